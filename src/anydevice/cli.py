@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from anydevice import __version__
 from anydevice.errors import UsageError
 
 app = typer.Typer(
@@ -17,16 +18,20 @@ app = typer.Typer(
 )
 
 
-@app.callback()
-def options(
-    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
-) -> None:
-    """Write a PyTorch program once; run it on any device."""
-    if version:
-        from anydevice import __version__
-
+def _print_version(wanted: bool) -> None:
+    if wanted:
         print(f"anydevice {__version__}")
         raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print it."),
+    ] = False,
+) -> None:
+    """Write a PyTorch program once; run it on any device."""
 
 
 @app.command()
