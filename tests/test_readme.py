@@ -39,13 +39,15 @@ def test_the_commands_of_the_table_run() -> None:
 def test_every_function_of_the_table_exists_and_every_function_is_in_the_table() -> None:
     table = README.partition("## The functions")[2]
     named = set(re.findall(r"`ad\.(\w+)\(", table))
-    assert named == set(ad.__all__) - {"UsageError", "DeviceNotFound"}
+    assert named == set(ad.__all__) - {"UsageError", "DeviceNotFound", "__version__"}
 
 
 @pytest.mark.skipif(not VENV.exists(), reason="the set-up was not made by make")
 def test_make_demo_runs_and_is_quick_the_second_time() -> None:
-    done = subprocess.run(["make", "demo"], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0
+    first, done = (
+        subprocess.run(["make", "demo"], cwd=ROOT, capture_output=True, text=True) for _ in range(2)
+    )
+    assert first.returncode == done.returncode == 0
     assert "pip install" not in done.stdout
     assert "PyTorch" in done.stdout
 

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from anydevice.errors import UsageError
+from anydevice.version import __version__
 
 if TYPE_CHECKING:
     from anydevice.devices.choose import DeviceNotFound as DeviceNotFound
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from anydevice.devices.place import place as place
     from anydevice.devices.placement import placement as placement
     from anydevice.devices.report import devices as devices
-
-__version__ = "0.1.0"
 
 _HOME = {
     "DeviceNotFound": "devices.choose",
@@ -44,7 +43,7 @@ _HOME = {
 }
 _ROOMS = ("devices",)  # packages, called like the function they are named after: ad.devices()
 
-__all__ = ["UsageError", *_HOME, *_ROOMS]
+__all__ = ["UsageError", "__version__", *_HOME, *_ROOMS]
 
 
 def __getattr__(name: str) -> object:

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from anydevice import __version__
 from anydevice.errors import UsageError
+from anydevice.version import __version__
 
 app = typer.Typer(
     name="anydevice",

@@ -64,13 +64,18 @@ class Table:
         """The table as HTML, every cell escaped."""
 
         def line(cells: Sequence[str], tag: str) -> str:
-            styles = ("right" if column in self.right else "left" for column in self.columns)
+            styles = (
+                "text-align:right; white-space:nowrap" if name in self.right else "text-align:left"
+                for name in self.columns
+            )
             return "".join(
-                f'<{tag} style="text-align:{style}">{escape(cell)}</{tag}>'
+                f'<{tag} style="padding:2px 10px; {style}">{escape(cell)}</{tag}>'
                 for style, cell in zip(styles, cells, strict=True)
             )
 
         caption = f"<caption>{escape(self.title)}</caption>" if self.title else ""
         body = "".join(f"<tr>{line(row, 'td')}</tr>" for row in self.rows)
         head = f"<thead><tr>{line(self.columns, 'th')}</tr></thead>"
-        return f"<table>{caption}{head}<tbody>{body}</tbody></table>"
+        return (
+            f'<table style="border-collapse:collapse">{caption}{head}<tbody>{body}</tbody></table>'
+        )

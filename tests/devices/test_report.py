@@ -53,7 +53,7 @@ def test_the_notebook_view_escapes_what_it_shows() -> None:
     html = Devices((H100,), CPU, SOFTWARE, WHY)._repr_html_()
     assert "Some &lt;b&gt;CPU&lt;/b&gt;" in html
     assert "Install &lt;one&gt;." in html
-    assert "<table>" in html
+    assert "<table" in html
 
 
 def test_json_holds_every_figure() -> None:

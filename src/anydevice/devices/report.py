@@ -15,6 +15,7 @@ from anydevice.devices.absence import Absence, why_no_gpu
 from anydevice.devices.choose import try_all_gpus
 from anydevice.devices.load import driver_version, load_of
 from anydevice.tables import Table, plain_text, size_text
+from anydevice.version import __version__
 
 
 @dataclass(frozen=True)
@@ -108,8 +109,6 @@ def _gpu(device: torch.device, software: Software) -> Gpu:
 
 
 def _software() -> Software:
-    from anydevice import __version__
-
     cudnn: int | None = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
     return Software(
         anydevice=__version__,
