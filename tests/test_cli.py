@@ -61,7 +61,29 @@ def test_wrong_use_is_a_sentence_and_exit_code_2(words: list[str], hint: str) ->
     assert "Traceback" not in done.stderr
 
 
-def test_a_reader_that_goes_away_is_no_error() -> None:
-    command = f"{sys.executable} -m anydevice devices --known | head -1"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_without_unicode_gets_the_nearest_characters(encoding: str) -> None:
+    for words in (["devices"], ["devices", "--known"], ["devices", "--issue"]):
+        done = anydevice(*words, PYTHONIOENCODING=encoding)
+        assert done.returncode == 0, done.stderr
+        assert "?" not in done.stdout.replace("devices?", "")
+
+
+def test_a_full_disk_is_a_sentence_and_exit_code_1() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "anydevice", "devices", "--known"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith("anydevice: [Errno 28] No space left")
     assert "Traceback" not in done.stderr
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    command = f"{sys.executable} -m anydevice devices --known | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert done.stdout.strip() in ("0", "1")
+    assert done.stderr == ""

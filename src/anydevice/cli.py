@@ -1,7 +1,8 @@
 """The command line: one function a command. torch is imported inside them, so --help is quick."""
 
+import os
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -41,7 +42,7 @@ def devices(
     known: Annotated[bool, typer.Option("--known", help="List the GPUs of the catalogue.")] = False,
 ) -> None:
     """What is here: the GPUs, the CPU, and why there is no GPU."""
-    from anydevice.tables import show
+    from anydevice.tables import show, show_text
 
     if json + issue + known > 1:
         raise UsageError("expected one of --json, --issue and --known, got several: name one.")
@@ -55,7 +56,7 @@ def devices(
     if json:
         print(found.to_json())
     elif issue:
-        print(found.issue_block())
+        show_text(found.issue_block())
     else:
         show(found)
 
@@ -63,11 +64,23 @@ def devices(
 def main() -> None:
     """Run the command; wrong use is one sentence and exit code 2, never a traceback."""
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
     except UsageError as error:
         print(f"anydevice: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:  # the reader (a `| head`) has gone
-        sys.exit(1)
+        _end(1)
+    except OSError as error:  # a full disk under a redirection, for one
+        _end(1, f"anydevice: {error}")
+
+
+def _end(code: int, sentence: str = "") -> NoReturn:
+    """End although stdout is broken: without the flush at exit, which would fail once more."""
+    if sentence:
+        print(sentence, file=sys.stderr, flush=True)
+    os._exit(code)

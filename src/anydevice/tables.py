@@ -1,5 +1,6 @@
 """One table, three faces: rich for a terminal, HTML for a notebook, plain text for the rest."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -31,7 +32,18 @@ def show(renderable: RenderableType) -> None:
     if terminal.is_terminal:
         terminal.print(renderable)
     else:
-        print(plain_text(renderable, width=1000))
+        show_text(plain_text(renderable, width=1000))
+
+
+def show_text(text: str) -> None:
+    """Print text; in the nearest characters where the terminal or file is not in Unicode."""
+    encoding = sys.stdout.encoding or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        plainer = text.translate(str.maketrans("─–·×", "--|x"))
+        text = plainer.encode(encoding, "replace").decode(encoding)
+    print(text)
 
 
 def plain_text(renderable: RenderableType, width: int = 120) -> str:

@@ -70,6 +70,7 @@ CPU_BUILD = replace(CUDA_BUILD, torch_version="2.13.0+cpu", accelerator=None, cu
             "CUDA_VISIBLE_DEVICES is '7'",
             "nvidia-smi -L",
         ),
+        (CUDA_BUILD, "unusable", "starts, yet PyTorch finds no GPU", "nvidia-smi"),
         (replace(CUDA_BUILD, driver_status=999), "unusable", "error 999", "nvidia-smi"),
         (
             replace(CUDA_BUILD, driver_status=999, visible="0"),
@@ -106,18 +107,18 @@ def test_this_machine_has_a_reason() -> None:
 
 
 DRIVER = """
-int cuDriverGetVersion(int *version) { *version = VERSION; return 0; }
+int cuDriverGetVersion(int *version) { *version = VERSION; return VERSION ? 0 : 34; }
 int cuInit(unsigned flags) { return STATUS; }
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="puts a libcuda.so.1 on the library path")
-@pytest.mark.parametrize(("version", "status"), [(12040, 0), (13010, 100)])
+@pytest.mark.parametrize(("version", "status"), [(12040, 0), (13010, 100), (0, 0)])
 def test_a_drivers_own_answers_are_read(tmp_path: Path, version: int, status: int) -> None:
     """A library in the driver's place answers as an old driver, and as one without a GPU, does."""
     (tmp_path / "driver.c").write_text(DRIVER)
     answers = [f"-DVERSION={version}", f"-DSTATUS={status}"]
-    build = ["cc", "-shared", "-fPIC", *answers, "-o", "libcuda.so.1", "driver.c"]
+    build = ["g++", "-x", "c", "-shared", "-fPIC", *answers, "-o", "libcuda.so.1", "driver.c"]
     subprocess.run(build, cwd=tmp_path, check=True)
     asked = subprocess.run(
         [
@@ -130,4 +131,4 @@ def test_a_drivers_own_answers_are_read(tmp_path: Path, version: int, status: in
         text=True,
         check=True,
     )
-    assert asked.stdout.strip() == str((version, status))
+    assert asked.stdout.strip() == str((version or None, status))  # 0: a stub without a driver

@@ -51,6 +51,7 @@ def test_rates_are_dense_ones(kind: str) -> None:
         *[("RTX 4090", "rtx-4090"), ("rtx4090", "rtx-4090"), ("H100", "h100"), ("t4", "t4")],
         *[("NVIDIA H200", "h200"), ("Tesla T4", "t4"), ("A100 80GB", "a100-80gb")],
         *[("NVIDIA GeForce RTX 3090", "rtx-3090"), ("NVIDIA A100-SXM4-40GB", "a100-40gb")],
+        *[("4090", "rtx-4090"), ("h100-80gb", "h100"), ("NVIDIA H100", "h100")],
     ],
 )
 def test_a_card_is_found_however_it_is_spelled(spelled: str, kind: str) -> None:
@@ -88,7 +89,10 @@ def test_the_card_here_is_as_the_catalogue_says() -> None:
     import torch
 
     properties = torch.cuda.get_device_properties(0)
-    entry = card(properties.name)
+    try:
+        entry = card(properties.name)
+    except ad.UsageError:
+        pytest.skip(f"{properties.name} is not in the catalogue")
     assert entry.multiprocessors == properties.multi_processor_count
     assert entry.capability == (properties.major, properties.minor)
     assert entry.l2_cache == properties.L2_cache_size

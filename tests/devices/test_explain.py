@@ -1,6 +1,11 @@
 """Each mistake is made for real; the note has to name the variables, the devices and the mend."""
 
-from collections.abc import Callable
+import ast
+import asyncio
+import runpy
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,7 +61,7 @@ class Net(nn.Module):
 
 def input_on_the_cpu(gpu: torch.device) -> None:
     network = Net().to(gpu)
-    images = torch.ones(2, 3)
+    images = torch.ones(2, 3).clone()
     for _ in range(1):
         network(images)
 
@@ -276,6 +281,78 @@ def test_it_decorates_a_function_too(elsewhere: torch.device) -> None:
     with pytest.raises(RuntimeError) as caught:
         ad.explain()(two_tensors)(elsewhere)
     assert "y is on cpu" in caught.value.__notes__[0]
+
+
+def raised_anew(gpu: torch.device) -> None:
+    try:
+        two_tensors(gpu)
+    except RuntimeError as error:
+        raise TypeError("in my wrapper") from error
+
+
+def test_the_error_it_came_from_is_annotated_too(elsewhere: torch.device) -> None:
+    with pytest.raises(TypeError) as caught, ad.explain():
+        raised_anew(elsewhere)
+    assert "y is on cpu" in caught.value.__cause__.__notes__[0]  # type: ignore[union-attr]
+
+
+def test_it_decorates_without_brackets_and_coroutines_and_generators(
+    elsewhere: torch.device,
+) -> None:
+    @ad.explain
+    async def later(gpu: torch.device) -> None:
+        two_tensors(gpu)
+
+    @ad.explain
+    def one_by_one(gpu: torch.device) -> Iterator[int]:
+        yield 1
+        two_tensors(gpu)
+
+    with pytest.raises(RuntimeError) as first:
+        asyncio.run(later(elsewhere))
+    with pytest.raises(RuntimeError) as second:
+        list(one_by_one(elsewhere))
+    for caught in (first, second):
+        assert "y is on cpu" in caught.value.__notes__[0]
+    assert later.__name__ == "later"
+
+
+def test_explaining_keeps_nothing_alive(elsewhere: torch.device) -> None:
+    x, y = torch.ones(3).to(elsewhere), torch.ones(3)
+    alive = weakref.ref(y)
+    try:
+        with ad.explain():
+            x + y
+    except RuntimeError:
+        pass
+    del y
+    assert alive() is None
+
+
+def test_explaining_takes_no_time_in_a_long_file(
+    tmp_path: Path, elsewhere: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the functions on the way are read, however long their file is and deep the stack."""
+    filler = "".join(f"def unused_{i}(a, b):\n    return a * {i} + b\n" for i in range(5000))
+    deep = (
+        "def deep(n, x, y):\n    return deep(n - 1, x, y) if n else x + y\n"
+        "def mistake(gpu):\n    y = torch.ones(3).clone()\n"
+        "    with ad.explain():\n        deep(50, torch.ones(3).to(gpu), y)\n"
+    )
+    (tmp_path / "long_file.py").write_text("import torch, anydevice as ad\n" + filler + deep)
+    namespace = runpy.run_path(str(tmp_path / "long_file.py"))
+    parsed: list[int] = []
+    parse = ast.parse
+
+    def counting(source: str, **options: Any) -> ast.AST:
+        parsed.append(len(source))
+        return parse(source, **options)
+
+    monkeypatch.setattr(ast, "parse", counting)
+    with pytest.raises(RuntimeError) as caught:
+        namespace["mistake"](elsewhere)
+    assert "y is on cpu" in caught.value.__notes__[0]
+    assert sum(parsed) < 20_000
 
 
 def test_without_source_the_variables_are_still_named(elsewhere: torch.device) -> None:

@@ -1,6 +1,6 @@
 import dataclasses
 from collections import OrderedDict, UserDict, defaultdict, deque, namedtuple
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from types import MappingProxyType
 from typing import Any
 
@@ -60,6 +60,50 @@ class Encoding(UserDict[str, torch.Tensor]):
         return self
 
 
+class Table(MutableMapping[str, torch.Tensor]):
+    """Its copy.copy shares the columns."""
+
+    def __init__(self, columns: Mapping[str, torch.Tensor]) -> None:
+        self._columns = dict(columns)
+
+    def __getitem__(self, key: str) -> torch.Tensor:
+        return self._columns[key]
+
+    def __setitem__(self, key: str, value: torch.Tensor) -> None:
+        self._columns[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        del self._columns[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+
+class Attributes(dict[str, Any]):
+    """Its items are its attributes."""
+
+    def __init__(self, **items: Any) -> None:
+        super().__init__(**items)
+        self.__dict__ = self
+
+
+class Output(OrderedDict[str, Any]):
+    """Its attributes mirror its items, as those of model outputs do."""
+
+    def __init__(self, *items: Any, **more: Any) -> None:
+        super().__init__(*items, **more)
+        for key, value in self.items():
+            setattr(self, key, value)
+
+
+class Frozen(dict[str, Any]):
+    def __setitem__(self, key: str, value: Any) -> None:
+        raise TypeError("frozen")
+
+
 class Graph:
     def __init__(self, nodes: torch.Tensor) -> None:
         self.nodes = nodes
@@ -83,6 +127,11 @@ CONTAINERS: list[tuple[Any, Any]] = [
     (MappingProxyType({"x": leaf()}), lambda c: c["x"]),
     (Row({"x": leaf()}), lambda c: c["x"]),
     (Encoding(x=leaf()), lambda c: c["x"]),
+    (Table({"x": leaf()}), lambda c: c["x"]),
+    (Attributes(x=leaf()), lambda c: c.x),
+    (Output(x=leaf()), lambda c: c.x),
+    (Output(x=leaf()), lambda c: c["x"]),
+    (Attributes(x=leaf(), to="a key of this name"), lambda c: c["x"]),
     (deque([leaf()], maxlen=3), lambda c: c[0]),
     ({leaf()}, lambda c: next(iter(c))),
     (frozenset([leaf()]), lambda c: next(iter(c))),
@@ -192,6 +241,32 @@ def test_non_blocking_reaches_those_who_know_it() -> None:
 
     ad.move([Knows(), Graph(leaf()), leaf()], "meta", non_blocking=True)
     assert asked == [True]
+
+
+def test_one_that_moves_in_place_and_returns_nothing_is_kept() -> None:
+    class InPlace:
+        def to(self, device: torch.device) -> None:
+            self.device = device
+
+    thing = InPlace()
+    assert ad.move([thing], "meta")[0] is thing
+    assert thing.device == torch.device("meta")
+
+
+def test_a_mapping_that_cannot_be_made_anew_is_refused_in_one_sentence() -> None:
+    with pytest.raises(ad.UsageError, match=r"got Frozen, which refuses \(frozen\)"):
+        ad.move(Frozen(x=leaf()), "meta")
+
+
+@pytest.mark.gpu
+def test_storages_move() -> None:
+    assert ad.move([leaf().untyped_storage()], ad.gpu())[0].device == ad.gpu()
+
+
+def test_a_torch_device_that_is_not_here_is_named_as_well_as_a_string() -> None:
+    for wrong in (torch.device("cuda:99"), torch.device("cpu:5")):
+        with pytest.raises(ad.DeviceNotFound):
+            ad.move(leaf(), wrong)
 
 
 def test_classes_and_other_things_with_no_device_are_left_alone() -> None:

@@ -153,6 +153,48 @@ def test_one_tensor_cannot_be_in_two_places() -> None:
     assert not ad.placement(net).is_split
 
 
+def test_tied_weights_may_go_to_one_device_however_it_is_spelled() -> None:
+    net = Net()
+    net.conv1.bias = net.conv2.bias
+    ad.place(net, {"conv1": "cpu", "conv2": torch.device("cpu", 0)})
+
+
+def test_a_layer_with_two_names_is_placed_by_either(elsewhere: torch.device) -> None:
+    shared = nn.Linear(2, 2)
+    net = nn.ModuleDict({"first": shared, "again": shared})
+    ad.place(net, {"again": elsewhere})
+    assert shared.weight.device == elsewhere
+
+
+@pytest.mark.parametrize("wrong", ["cuda", ["fc1"], {0: "cpu"}])
+def test_anything_but_patterns_with_devices_is_refused(wrong: object) -> None:
+    with pytest.raises(ad.UsageError, match="expected patterns with devices"):
+        ad.place(Net(), wrong)  # type: ignore[arg-type]
+
+
+def test_anything_but_a_module_is_refused() -> None:
+    with pytest.raises(ad.UsageError, match=r"expected a torch\.nn\.Module"):
+        ad.place("net", {"*": "cpu"})  # type: ignore[type-var]
+
+
+@pytest.mark.gpu
+def test_a_cpu_layer_waits_for_what_the_gpu_still_computes() -> None:
+    class Slow(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.eye(4096))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for _ in range(20):
+                x = x @ self.weight
+            return x
+
+    net = ad.place(nn.Sequential(Slow(), nn.Identity()), {"0": ad.gpu(), "1": "cpu"})
+    x = torch.arange(4096.0 * 4096).reshape(4096, 4096).fmod(7)
+    for _ in range(5):
+        assert torch.equal(net(x), x)
+
+
 @pytest.mark.gpu
 def test_forward_and_backward_give_what_one_device_gives() -> None:
     torch.manual_seed(0)

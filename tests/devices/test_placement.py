@@ -1,5 +1,6 @@
 import json
 
+import pytest
 import torch
 from torch import nn
 
@@ -57,7 +58,29 @@ def test_plain_tensor_attributes_are_pointed_out() -> None:
     net[0].scale = torch.ones(3)  # type: ignore[assignment]
     found = ad.placement(net)
     assert found.unregistered == ("0.scale",)
-    assert "0.scale is a plain tensor attribute" in repr(found)
+    assert "0.scale is a plain attribute" in repr(found)
+
+
+def test_tensors_and_layers_in_plain_containers_are_pointed_out() -> None:
+    net = network()
+    net.extras = [nn.Linear(2, 2)]  # type: ignore[assignment]
+    net[1].table = {"a": torch.ones(2)}  # type: ignore[assignment]
+    assert ad.placement(net).unregistered == ("extras", "1.table")
+
+
+def test_sparse_buffers_count_values_and_indices() -> None:
+    net = nn.Module()
+    dense = torch.eye(3)
+    net.register_buffer("coo", dense.to_sparse_coo())
+    net.register_buffer("csr", dense.to_sparse_csr())
+    net.register_buffer("csc", dense.to_sparse_csc())
+    sizes = [r.bytes for r in ad.placement(net).residents]
+    assert sizes == [3 * 4 + 2 * 3 * 8, 3 * 4 + (4 + 3) * 8, 3 * 4 + (4 + 3) * 8]
+
+
+def test_only_modules_have_a_placement() -> None:
+    with pytest.raises(ad.UsageError, match=r"expected a torch\.nn\.Module, got Tensor"):
+        ad.placement(torch.ones(1))  # type: ignore[arg-type]
 
 
 def test_it_shows_itself_in_a_notebook_and_as_json() -> None:

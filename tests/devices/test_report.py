@@ -9,8 +9,9 @@ from anydevice.devices import report
 from anydevice.devices.absence import Absence
 from anydevice.devices.host import Cpu
 from anydevice.devices.report import Devices, Gpu, Software
+from anydevice.tables import plain_text
 
-CPU = Cpu("cpu", "Some <b>CPU</b>", 4, 2, 2, ("AVX2",), "AVX2", 16 << 30, 8 << 30)
+CPU = Cpu("cpu", "Some <b>CPU</b>", 4, 2, 2, ("AVX2",), 16 << 30, 8 << 30)
 SOFTWARE = Software("0.1", "2.13.0", "13.0", None, "9.19.0", "580.95", "CPython 3.11", "Linux")
 H100 = Gpu("cuda:0", "NVIDIA H100", 80 << 30, 79 << 30, 0.25, "9.0", 132, "580.95", "13.0")
 MPS = Gpu("mps:0", "Apple GPU", None, None, None, None, None, None, None)
@@ -18,8 +19,8 @@ WHY = Absence("no driver", "no NVIDIA driver is installed", "Install <one>.")
 
 
 def test_the_name_of_the_room_is_also_the_function() -> None:
-    assert repr(ad.devices()) == repr(report.devices()) or ad.devices().cpu
-    assert ad.devices.move is not None  # type: ignore[attr-defined]
+    assert isinstance(ad.devices(), Devices)
+    assert ad.devices().software == report.devices().software
 
 
 def test_the_cpu_is_described() -> None:
@@ -47,6 +48,12 @@ def test_the_report_reads_in_a_terminal() -> None:
 def test_without_a_gpu_the_report_says_why_and_what_to_do() -> None:
     text = repr(Devices((), CPU, SOFTWARE, WHY))
     assert "No GPU: no NVIDIA driver is installed. Install <one>." in text
+
+
+def test_a_narrow_terminal_gets_lines_instead_of_a_table() -> None:
+    text = plain_text(Devices((H100,), CPU, SOFTWARE, WHY), width=40)
+    assert "memory" not in text
+    assert text.startswith("cuda:0  NVIDIA H100, 80.0 GiB, 79.0 GiB")
 
 
 def test_the_notebook_view_escapes_what_it_shows() -> None:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class _Room(ModuleType):
-    """The room is called as a function too: `ad.devices()` and `ad.devices.move` are one name."""
+    """`ad.devices()`: the function has the name of its room, so the room can be called."""
 
     def __call__(self) -> "Devices":
         from anydevice.devices.report import devices

@@ -119,6 +119,12 @@ def _cuda_cause(facts: Surroundings) -> Absence:
             f"CUDA_VISIBLE_DEVICES is {facts.visible!r}, which leaves no GPU visible",
             "Unset CUDA_VISIBLE_DEVICES, or name GPUs that exist (nvidia-smi -L lists them).",
         )
+    if facts.driver_status == 0:
+        return Absence(
+            "unusable",
+            "the NVIDIA driver starts, yet PyTorch finds no GPU",
+            "See whether nvidia-smi lists the GPU; if it does, start the program anew.",
+        )
     meaning = CUDA_ERRORS.get(facts.driver_status, "see the CUDA driver API's error list")
     return Absence(
         "unusable",
@@ -130,8 +136,8 @@ def _cuda_cause(facts: Surroundings) -> Absence:
 def _driver_remedy(facts: Surroundings) -> str:
     if facts.in_container:
         return (
-            "This is a container: start it with GPU access (docker run --gpus all …, "
-            "with the NVIDIA container toolkit on the host)."
+            "This is a container: if its host has an NVIDIA GPU, start it with GPU access "
+            "(docker run --gpus all …, with the NVIDIA container toolkit on the host)."
         )
     if facts.nvidia_card:
         return f"An NVIDIA GPU is on the bus: install a driver for CUDA {facts.cuda} or newer."
@@ -149,7 +155,9 @@ def _ask_driver() -> tuple[int | None, int]:
     except OSError:
         return None, 0
     version = ctypes.c_int(0)
-    driver.cuDriverGetVersion(ctypes.byref(version))
+    answer = driver.cuDriverGetVersion(ctypes.byref(version))
+    if answer or not version.value:  # the stub that toolkits bring to link against
+        return None, 0
     return version.value, driver.cuInit(0)
 
 

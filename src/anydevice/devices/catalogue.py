@@ -41,14 +41,16 @@ def cards() -> Mapping[str, Card]:
 
 def card(kind: str) -> Card:
     """The GPU of this kind, however it is spelled: `card("RTX 4090") == card("rtx-4090")`."""
-    known = cards()
-    wanted = _squeeze(kind)
+    known, wanted = cards(), _squeeze(str(kind))
     for name, entry in known.items():
         if wanted in (_squeeze(name), _squeeze(entry.name)):
             return entry
-    sizes = [name for name in known if _squeeze(name).startswith(wanted)] if wanted else []
+    holding = [n for n, e in known.items() if wanted in _squeeze(n) or wanted in _squeeze(e.name)]
+    if len(holding) == 1 and len(wanted) > 2:  # "4090", "h100-80gb"
+        return known[holding[0]]
     squeezed = {_squeeze(name): name for name in known}
-    near = sizes or [squeezed[n] for n in difflib.get_close_matches(wanted, squeezed, 3, 0.5)]
+    close = [squeezed[name] for name in difflib.get_close_matches(wanted, squeezed, 3, 0.5)]
+    near = holding if wanted and 0 < len(holding) < 4 else close
     hint = f"did you mean {_either(near)}?" if near else f"known are {', '.join(known)}."
     raise UsageError(f"expected a GPU in the catalogue, got {kind!r}: {hint}")
 

@@ -1,6 +1,7 @@
 """Which device to use: by index, with a fallback, the idlest, or for a block of code."""
 
 import difflib
+import operator
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -31,14 +32,12 @@ def num_gpus() -> int:
 
 def gpu(index: int = 0) -> torch.device:
     """The GPU with this index, or `DeviceNotFound`: `gpu(1) == torch.device("cuda:1")`."""
-    if not 0 <= index < num_gpus():
-        raise DeviceNotFound(_not_here(f"gpu({index})"))
-    return torch.device(_gpu_type() or "cuda", index)
+    return _gpu(_checked(index), asked=f"gpu({index})")
 
 
 def try_gpu(index: int = 0) -> torch.device:
     """The GPU with this index; without it, the CPU (said once)."""
-    if 0 <= index < num_gpus():
+    if _checked(index) < num_gpus():
         return gpu(index)
     say_once(f"anydevice: try_gpu({index}) falls back on the CPU, because {_why_not()}.")
     return cpu()
@@ -57,13 +56,20 @@ def pick(spec: DeviceLike = "auto") -> torch.device:
     """
     if spec == "auto":
         return _idlest() if num_gpus() else cpu()
-    if isinstance(spec, int) and not isinstance(spec, bool):
-        return gpu(spec)
     device = spec if isinstance(spec, torch.device) else _parse(spec)
-    if device.type == "cpu" and device.index:  # torch takes it without a word
-        raise DeviceNotFound(f'expected "cpu", of which there is one, got {str(spec)!r}.')
+    if device.type == "cpu":
+        if device.index:  # torch takes it without a word
+            raise DeviceNotFound(f'expected "cpu", of which there is one, got {str(spec)!r}.')
+        return cpu()
     if not _is_here(device):
         raise DeviceNotFound(_not_here(repr(str(spec))))
+    return device
+
+
+def exact(device: torch.device) -> torch.device:
+    """The device with its index: "cuda" is the current GPU, such as "cuda:0"."""
+    if device.index is None and device.type == _gpu_type():
+        return torch.device(device.type, torch.accelerator.current_device_index())
     return device
 
 
@@ -80,12 +86,29 @@ def use(spec: DeviceLike) -> Iterator[torch.device]:
     ...     torch.ones(2).device == device
     True
     """
-    device = pick(spec)
+    device = exact(pick(spec))
     with ExitStack() as stack:
-        if device.index is not None and device.type == _gpu_type():
+        if device.type == _gpu_type():
             stack.enter_context(torch.accelerator.device_index(device.index))
         stack.enter_context(device)
         yield device
+
+
+def _gpu(index: int, asked: str) -> torch.device:
+    if index >= num_gpus():
+        raise DeviceNotFound(_not_here(asked))
+    return torch.device(_gpu_type() or "cuda", index)
+
+
+def _checked(index: object) -> int:
+    """A GPU's index as an int: numpy's integers are, True and "0" are not."""
+    try:
+        number = -1 if isinstance(index, bool) else operator.index(index)  # type: ignore[arg-type]
+    except TypeError:
+        number = -1
+    if number < 0:
+        raise DeviceNotFound(f"expected a GPU's index, counted from 0, got {index!r}.")
+    return number
 
 
 def _gpu_type() -> str | None:
@@ -103,16 +126,19 @@ def _idlest() -> torch.device:
 
 
 def _parse(spec: object) -> torch.device:
-    """A device from its name; `gpu` and `gpu:1` mean whatever kind of GPU is here."""
-    text = str(spec)
-    kind, colon, index = text.partition(":")
-    if kind == "gpu" and (index.isdecimal() if colon else True):
-        return gpu(int(index or 0))
+    """A device from its name or index; `gpu` and `gpu:1` are of whatever kind is here."""
+    if not isinstance(spec, str):
+        if hasattr(spec, "__index__") and not isinstance(spec, bool):
+            return _gpu(_checked(spec), asked=f"GPU {spec}")
+        raise DeviceNotFound(f'expected a device such as "auto", "cpu" or "cuda:0", got {spec!r}.')
+    name, _, number = spec.rpartition(":")
+    if spec == "gpu" or (name in ("gpu", "") and number.isascii() and number.isdecimal()):
+        return _gpu(0 if spec == "gpu" else int(number), asked=repr(spec))
     try:
-        if isinstance(spec, str):
-            return torch.device(text)
+        return torch.device(spec)
     except RuntimeError:
         pass
+    kind = spec.partition(":")[0].lower()
     near = difflib.get_close_matches(kind, ["auto", "cpu", "gpu", "cuda", "mps", "xpu", "meta"], 1)
     hint = f'did you mean "{near[0]}"?' if near else "`anydevice devices` lists what is here."
     raise DeviceNotFound(

@@ -35,7 +35,6 @@ class Cpu:
     usable: int
     threads: int
     instruction_sets: tuple[str, ...]
-    pytorch_kernels: str
     memory: int | None
     free: int | None
 
@@ -53,7 +52,6 @@ def cpu() -> Cpu:
         usable=usable or 1,
         threads=torch.get_num_threads(),
         instruction_sets=_instruction_sets(fields),
-        pytorch_kernels=torch.backends.cpu.get_cpu_capability(),
         memory=memory,
         free=free,
     )

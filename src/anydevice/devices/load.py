@@ -28,8 +28,9 @@ def load_of(device: torch.device) -> Load:
     if device.type == "cuda":
         reading = _nvml_reading(device)
         if reading:
-            total, free, busy = reading
-            return Load(name, total, free, busy)
+            free, busy = reading
+            total = int(torch.cuda.get_device_properties(device).total_memory)
+            return Load(name, total, min(free, total), busy)
     try:
         free, total = torch.accelerator.get_memory_info(device)
     except (RuntimeError, NotImplementedError):  # MPS and some others do not tell
@@ -51,8 +52,8 @@ def driver_version() -> str | None:
     return str(nvml.nvmlSystemGetDriverVersion()) if nvml else None
 
 
-def _nvml_reading(device: torch.device) -> tuple[int, int, float | None] | None:
-    """Total and free bytes and the busy share, without making a CUDA context on the GPU."""
+def _nvml_reading(device: torch.device) -> tuple[int, float | None] | None:
+    """Free bytes and the busy share, without making a CUDA context on the GPU."""
     nvml = _nvml()
     if nvml is None:
         return None
@@ -60,14 +61,14 @@ def _nvml_reading(device: torch.device) -> tuple[int, int, float | None] | None:
     uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
     try:
         handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
-        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+        free = int(nvml.nvmlDeviceGetMemoryInfo(handle).free)
     except nvml.NVMLError:  # a virtual GPU, or a slice of one (MIG)
         return None
     try:
         busy = nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
     except nvml.NVMLError:
         busy = None
-    return int(memory.total), int(memory.free), busy
+    return free, busy
 
 
 @cache

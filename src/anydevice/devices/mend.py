@@ -1,48 +1,54 @@
 """The line that mends a device error, in the user's own names: one rule for each way it happens."""
 
 import ast
+import inspect
+import textwrap
 from collections.abc import Iterator
 
 import torch
 from torch import nn
 
-from anydevice.devices.mismatch import Mismatch, climb, find_mismatch, makes_tensor
+from anydevice.devices.mismatch import Mismatch, find_mismatch
+from anydevice.devices.operands import makes_tensor, moved_to, operands
+from anydevice.devices.place import is_placed
 from anydevice.devices.placement import placement
 from anydevice.devices.scene import Scene, Subject
-
-_MOVERS = ("to", "cuda", "cpu", "xpu", "mps")
 
 
 def explain_numpy(traceback: list[Scene]) -> str | None:
     """For a GPU tensor that was to become a NumPy array."""
-    for scene in _users(traceback):
-        for subject in scene.subjects:
-            value = subject.value
-            if isinstance(value, torch.Tensor) and value.device.type != "cpu":
-                copied = f"{subject.text}{'.detach()' if value.requires_grad else ''}.cpu()"
+    for scene in users_of(traceback)[:1]:
+        for side in operands(scene):
+            if isinstance(side.value, torch.Tensor) and side.value.device.type != "cpu":
+                copied = f"{side.text}{'.detach()' if side.value.requires_grad else ''}.cpu()"
                 asked = scene.expression and ast.unparse(scene.expression).endswith(".numpy()")
                 return (
-                    f"{scene.place}: {subject.text} is on {value.device}, and NumPy arrays live on "
-                    f"the CPU.\n  Mend: {copied}{'.numpy()' if asked else ''}"
+                    f"{scene.place}: {side.text} is on {side.value.device}, and NumPy arrays live "
+                    f"on the CPU.\n  Mend: {copied}{'.numpy()' if asked else ''}"
                 )
     return None
 
 
-def explain_mismatch(traceback: list[Scene]) -> str | None:
+def explain_mismatch(traceback: list[Scene], message: str) -> str | None:
     """For tensors and modules that met on different devices."""
-    users = _users(traceback)
-    mismatch = find_mismatch(users)
+    users = users_of(traceback)
+    split = _split_module(traceback, users) or _optimizer_state(users)
+    if split:
+        return split
+    mismatch = find_mismatch(users, message)
     if mismatch is None:
-        return _optimizer_state(users) or _split_module(traceback)
-    for rule in (_dropped_result, _plain_attribute, _plain_list, _made_on_the_cpu):
-        note = rule(mismatch, users)
+        return None
+    for rule in (_dropped_result, _plain_attribute, _plain_list, _made_on_the_cpu, _leaf):
+        note = rule(mismatch)
         if note:
             return note
-    return _split_module(traceback) or _move(climb(mismatch, users))
+    return _move(mismatch)
 
 
-def _users(traceback: list[Scene]) -> list[Scene]:
-    return [scene for scene in traceback if scene.is_users]
+def users_of(traceback: list[Scene]) -> list[Scene]:
+    """The frames that the user wrote; in a program that is all library, those outside PyTorch."""
+    own = [scene for scene in traceback if not scene.is_library]
+    return own or [s for s in traceback if not s.frame.f_globals["__name__"].startswith("torch")]
 
 
 def _note(mismatch: Mismatch, why: str, line: str) -> str:
@@ -56,76 +62,93 @@ def _move(mismatch: Mismatch) -> str:
     """The plain remedy: move the one to the other."""
     moves, target = mismatch.moves, mismatch.target
     container, bracket, _ = moves.text.partition("[")
-    if bracket and not isinstance(moves.value, nn.Module):
+    if isinstance(moves.value, torch.Tensor) and bracket:
         return _note(mismatch, "", f'{container} = anydevice.move({container}, "{target}")')
-    kept = "" if isinstance(moves.value, nn.Module) else f"{moves.text} = "
+    kept = f"{moves.text} = " if isinstance(moves.value, torch.Tensor) else ""
     return _note(mismatch, "", f'{kept}{moves.text}.to("{target}")')
 
 
-def _dropped_result(mismatch: Mismatch, users: list[Scene]) -> str | None:
-    """`x.to("cuda")` on a line of its own: a tensor's .to gives a new tensor."""
-    for scene in users:
-        for name, call in _dropped_moves(scene):
-            if scene.resolve(name) is mismatch.moves.value:
-                text = ast.unparse(name)
-                why = f"Line {call.lineno} moves {text}, but drops the result."
-                return _note(climb(mismatch, users), why, f"{text} = {ast.unparse(call)}")
+def _leaf(mismatch: Mismatch) -> str | None:
+    """A parameter keeps its identity, since an optimizer may hold it."""
+    moves = mismatch.moves
+    if isinstance(moves.value, torch.Tensor) and moves.value.requires_grad and moves.value.is_leaf:
+        line = f'{moves.text}.data = {moves.text}.data.to("{mismatch.target}")'
+        return _note(mismatch, "", line)
     return None
 
 
-def _dropped_moves(scene: Scene) -> Iterator[tuple[ast.expr, ast.Call]]:
-    for node in ast.walk(scene.scope) if scene.scope else ():
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-            function = node.value.func
-            if isinstance(function, ast.Attribute) and function.attr in _MOVERS:
-                yield function.value, node.value
+def _dropped_result(mismatch: Mismatch) -> str | None:
+    """`x.to("cuda")` on a line of its own: a tensor's .to gives a new tensor."""
+    for scene in mismatch.chain:
+        for node in ast.walk(scene.scope) if scene.scope else ():
+            if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)):
+                continue
+            call = node.value
+            target = moved_to(scene, call)
+            meant = target and target.type == mismatch.target.type and node.lineno < scene.line
+            if meant and scene.resolve(call.func.value) is mismatch.moves.value:  # type: ignore[attr-defined]
+                text = ast.unparse(call.func.value)  # type: ignore[attr-defined]
+                why = f"Line {node.lineno} moves {text}, but drops the result."
+                return _note(mismatch, why, f"{text} = {ast.unparse(call)}")
+    return None
 
 
-def _plain_attribute(mismatch: Mismatch, users: list[Scene]) -> str | None:
+def _plain_attribute(mismatch: Mismatch) -> str | None:
     """A tensor kept as `self.scale = torch.…`, which Module.to leaves behind."""
-    for scene, owner, name, value in _attributes(users):
-        if value is mismatch.moves.value:
+    for owner, name, value in _attributes(mismatch):
+        made = _made_in_init(owner, name) if value is mismatch.moves.value else None
+        if made:
             why = f"Module.to left it behind, since {name} is a plain attribute."
-            made = _assigned_source(scene, owner, name)
             return _note(mismatch, why, f'self.register_buffer("{name}", {made})')
     return None
 
 
-def _plain_list(mismatch: Mismatch, users: list[Scene]) -> str | None:
+def _plain_list(mismatch: Mismatch) -> str | None:
     """Layers kept in a plain list or dict, which Module.to does not see."""
     layer = mismatch.moves.value
-    for scene, owner, name, value in _attributes(users):
-        items = list(value.values()) if isinstance(value, dict) else value
-        if name.startswith("_") or not isinstance(items, list | tuple):
+    for owner, name, value in _attributes(mismatch):
+        items = list(value.values()) if type(value) is dict else value
+        if name.startswith("_") or type(items) not in (list, tuple):
             continue
-        if isinstance(layer, nn.Module) and any(item is layer for item in items):
+        made = _made_in_init(owner, name)
+        if made and isinstance(layer, nn.Module) and any(item is layer for item in items):  # type: ignore[attr-defined]
             why = f"Module.to left it behind, since {name} is a plain {type(value).__name__}."
-            kind = "ModuleDict" if isinstance(value, dict) else "ModuleList"
-            made = _assigned_source(scene, owner, name)
+            kind = "ModuleDict" if type(value) is dict else "ModuleList"
             return _note(mismatch, why, f"self.{name} = nn.{kind}({made})")
     return None
 
 
-def _attributes(users: list[Scene]) -> Iterator[tuple[Scene, nn.Module, str, object]]:
-    """The plain attributes of the modules whose methods are running."""
-    for scene in users:
-        owner = scene.frame.f_locals.get("self")
-        if isinstance(owner, nn.Module):
-            for name, value in vars(owner).items():
-                yield scene, owner, name, value
+def _attributes(mismatch: Mismatch) -> Iterator[tuple[nn.Module, str, object]]:
+    """The plain attributes of the module whose method met the mismatch."""
+    owner = mismatch.chain[0].frame.f_locals.get("self")
+    if isinstance(owner, nn.Module):
+        for name, value in vars(owner).items():
+            yield owner, name, value
 
 
-def _assigned_source(scene: Scene, owner: nn.Module, name: str) -> str:
-    """What the class assigns to its attribute, as source; if unknown, the attribute itself."""
-    made = scene.assigned(f"self.{name}", scene.class_body(type(owner).__name__))
-    return ast.unparse(made) if made else f"self.{name}"
+def _made_in_init(owner: nn.Module, name: str) -> str | None:
+    """The source of what an `__init__` of the module assigns to its attribute."""
+    for kind in type(owner).__mro__:
+        if "__init__" in vars(kind) and issubclass(kind, nn.Module) and kind is not nn.Module:
+            try:
+                tree = ast.parse(textwrap.dedent(inspect.getsource(vars(kind)["__init__"])))
+            except (OSError, SyntaxError, TypeError):
+                continue
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == f"self.{name}":
+                    is_none = isinstance(node.value, ast.Constant) and node.value.value is None
+                    return None if is_none else ast.unparse(node.value)
+    return None
 
 
-def _made_on_the_cpu(mismatch: Mismatch, users: list[Scene]) -> str | None:
+def _made_on_the_cpu(mismatch: Mismatch) -> str | None:
     """A tensor made right here without a device: `torch.zeros(…)`."""
     scene, text = mismatch.scene, mismatch.moves.text
-    inline = text.endswith(")")
-    made = ast.parse(text, mode="eval").body if inline else scene.assigned(text, scene.scope)
+    inline = mismatch.moves.value is None
+    assigned = scene.assignments(text)
+    made = ast.parse(text, mode="eval").body if inline else None
+    if not inline and len(assigned) == 1 and assigned[0].lineno < scene.line:
+        made = assigned[0].value
     if not (isinstance(made, ast.Call) and makes_tensor(scene, made)):
         return None
     device = f'"{mismatch.target}"'
@@ -137,34 +160,39 @@ def _made_on_the_cpu(mismatch: Mismatch, users: list[Scene]) -> str | None:
     return _note(mismatch, why, call if inline else f"{text} = {call}")
 
 
-def _split_module(traceback: list[Scene]) -> str | None:
+def _split_module(traceback: list[Scene], users: list[Scene]) -> str | None:
     """A network with layers on several devices: the layer that could not go on."""
-    running = [s.frame.f_locals.get("self") for s in traceback if not s.is_users]
-    for scene in _users(traceback):
-        for subject in scene.subjects:
-            if isinstance(subject.value, nn.Module) and len(subject.devices) > 1:
-                paths = {id(module): path for path, module in subject.value.named_modules()}
-                stopped = next((paths[id(m)] for m in running if paths.get(id(m))), "")
-                target = next(device for device in subject.devices if device.type != "cpu")
-                return (
-                    f"{scene.place}: {subject.text} is {placement(subject.value).summary}"
-                    f"{stopped and '; it stopped in layer '}{stopped}.\n"
-                    f'  Mend: {subject.text}.to("{target}"), or keep it split with '
-                    f"anydevice.place({subject.text}, {{…}}), which moves the activations"
-                )
+    running = [scene.frame.f_locals.get("self") for scene in traceback]
+    for scene in users:
+        for side in operands(scene):
+            if not isinstance(side.value, nn.Module) or not side.is_split or is_placed(side.value):
+                continue
+            paths = {id(layer): path for path, layer in side.value.named_modules() if path}
+            stopped = next((paths[id(layer)] for layer in running if id(layer) in paths), None)
+            if stopped is None:
+                continue
+            target = next(device for device in side.devices if device.type != "cpu")
+            return (
+                f"{scene.place}: {side.text} is {placement(side.value).summary}; it stopped in "
+                f'layer {stopped}.\n  Mend: {side.text}.to("{target}"), or keep it split with '
+                f"anydevice.place({side.text}, {{…}}), which moves the activations"
+            )
     return None
 
 
 def _optimizer_state(users: list[Scene]) -> str | None:
     """An optimizer whose state was made or loaded before its parameters moved."""
     for scene in users:
-        for text, optimizer in ((s.text, s.value) for s in scene.subjects):
-            if isinstance(optimizer, torch.optim.Optimizer):
-                for key, device, wanted in _strayed_state(optimizer):
-                    return (
-                        f"{scene.place}: {text} keeps its {key} on {device}, and its parameters "
-                        f'are on {wanted}.\n  Mend: anydevice.move({text}, "{wanted}")'
-                    )
+        call = scene.expression
+        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)):
+            continue
+        optimizer, text = scene.resolve(call.func.value), ast.unparse(call.func.value)
+        if isinstance(optimizer, torch.optim.Optimizer):
+            for key, device, wanted in _strayed_state(optimizer):
+                return (
+                    f"{scene.place}: {text} keeps its {key} on {device}, and its parameters are on "
+                    f'{wanted}.\n  Mend: anydevice.move({text}, "{wanted}")'
+                )
     return None
 
 
@@ -178,5 +206,5 @@ def _strayed_state(
                 yield key, value.device, parameter.device
 
 
-def _devices(subject: Subject) -> str:
-    return " and ".join(sorted(str(device) for device in subject.devices))
+def _devices(side: Subject) -> str:
+    return " and ".join(sorted(str(device) for device in side.devices))

@@ -3,8 +3,8 @@
 import copy
 import dataclasses
 import inspect
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections import UserDict, deque
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, cast
 
 import torch
@@ -22,10 +22,17 @@ def move(obj: T, device: DeviceLike, *, non_blocking: bool = False) -> T:
 
     Containers are never changed: what holds something that moves is copied, and what holds nothing
     that moves is given back as it is. What was shared stays shared. Modules and the state of
-    optimizers move in place, as PyTorch moves them.
+    optimizers move in place, as PyTorch moves them. As in PyTorch, a copy to the CPU that does not
+    block must not be read before `torch.accelerator.synchronize()`.
     """
-    target = device if isinstance(device, torch.device) else pick(device)
-    return cast(T, _Mover(target, non_blocking).move(obj))
+    # A torch.device is checked only if the move fails, since this runs in every step.
+    unchecked = isinstance(device, torch.device) and device.type != "cpu"
+    target = torch.device(device) if unchecked else pick(device)
+    try:
+        return cast(T, _Mover(target, non_blocking).move(obj))
+    except (AssertionError, RuntimeError):
+        pick(target)
+        raise
 
 
 class _Mover:
@@ -57,9 +64,11 @@ class _Mover:
             return obj.to(self.device, non_blocking=self.non_blocking)
         if isinstance(obj, torch.optim.Optimizer):
             return self._optimizer(obj)
+        if isinstance(obj, torch.UntypedStorage):
+            return obj.to(device=self.device)
         if isinstance(obj, Mapping):
             return self._mapping(obj)
-        if callable(getattr(obj, "to", None)):
+        if _moves_itself(obj):
             return self._by_its_own(obj)
         if isinstance(obj, tuple | list | set | frozenset | deque):
             return self._items(obj)
@@ -69,9 +78,9 @@ class _Mover:
 
     def _by_its_own(self, obj: Any) -> Any:
         """By the object's own `.to`, which need not know `non_blocking`."""
-        if self.non_blocking and _accepts(obj.to, "non_blocking"):
-            return obj.to(self.device, non_blocking=True)
-        return obj.to(self.device)
+        knows = self.non_blocking and _accepts(obj.to, "non_blocking")
+        moved = obj.to(self.device, non_blocking=True) if knows else obj.to(self.device)
+        return obj if moved is None else moved  # one that moved in place and returns nothing
 
     def _items(self, obj: Any) -> Any:
         items = [self.move(item) for item in obj]
@@ -82,22 +91,29 @@ class _Mover:
             fresh.clear()
             fresh.extend(items)
             return fresh
-        make = getattr(obj, "_make", type(obj))  # named tuples are made by _make
-        return make(items)
+        if isinstance(obj, tuple) and hasattr(obj, "_make"):
+            return obj._make(items)
+        return type(obj)(items)
 
     def _mapping(self, obj: Mapping[Any, Any]) -> Any:
         before = dict(obj.items())
         after = {key: self.move(value) for key, value in before.items()}
         if _same(after.values(), before.values()):
             return obj
-        if callable(getattr(obj, "to", None)):  # knows better, but may change itself: move a copy
+        if _moves_itself(obj):  # knows better, but may change itself: move a copy
             return self._by_its_own(copy.copy(obj))
-        if not isinstance(obj, MutableMapping):
-            return cast(Callable[[object], Any], type(obj))(after)
-        fresh = copy.copy(obj)  # keeps the order, a default factory, a subclass's attributes
-        for key, value in after.items():
-            fresh[key] = value
-        return fresh
+        try:
+            if not isinstance(obj, dict | UserDict):  # its copy may share the items
+                return type(obj)(after)  # type: ignore[call-arg]
+            fresh = copy.copy(obj)  # keeps the order, a default factory, attributes
+            for key, value in after.items():
+                fresh[key] = value
+        except TypeError as refusal:
+            raise UsageError(
+                f"expected a Mapping that can be made anew from a dict, got {_kind(obj)}, which "
+                f"refuses ({refusal}): give it a method to(device)."
+            ) from refusal
+        return self._attributes(fresh, obj)
 
     def _dataclass(self, obj: Any) -> Any:
         fields = [field for field in dataclasses.fields(obj) if hasattr(obj, field.name)]
@@ -108,6 +124,17 @@ class _Mover:
         fresh = copy.copy(obj)  # not dataclasses.replace: __init__ and __post_init__ ran already
         for field, value in zip(fields, after, strict=True):
             object.__setattr__(fresh, field.name, value)  # a frozen one too
+        return self._attributes(fresh, obj)
+
+    def _attributes(self, fresh: Any, obj: Any) -> Any:
+        """Attributes that mirror what moved, as those of an attribute dictionary do."""
+        mirror = getattr(fresh, "__dict__", {})
+        if mirror and obj.__dict__ is obj:
+            fresh.__dict__ = fresh
+            return fresh
+        for name, value in mirror.items():
+            if id(value) in self.met:
+                mirror[name] = self.met[id(value)][1]
         return fresh
 
     def _optimizer(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
@@ -123,6 +150,10 @@ class _Mover:
 
 
 _UNFINISHED = object()
+
+
+def _moves_itself(obj: object) -> bool:
+    return callable(getattr(type(obj), "to", None))  # of the type: an item may be called "to"
 
 
 def _same(after: Iterable[object], before: Iterable[object]) -> bool:

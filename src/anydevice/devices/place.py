@@ -1,19 +1,21 @@
 """Layers on devices of one's choice, with the moves of activations between them."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from fnmatch import translate
 from itertools import chain
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
-from anydevice.devices.choose import DeviceLike, pick
+from anydevice.devices.choose import DeviceLike, exact, pick
 from anydevice.devices.move import move
 from anydevice.errors import UsageError
 
 Network = TypeVar("Network", bound=nn.Module)
+Homes = Mapping[nn.Module, torch.device]
 
 _FETCHES = "_anydevice_fetches"  # where a module keeps the handles of its hooks
 
@@ -25,19 +27,24 @@ def place(module: Network, devices: Mapping[str, DeviceLike]) -> Network:
     of several patterns that match, the last one counts; layers that none matches stay where they
     are. Each layer then fetches its inputs to the device it is on, in forward and backward.
     """
-    targets = {pattern: pick(device) for pattern, device in devices.items()}
-    assigned = _assign(module, targets)
-    _refuse_torn_tensors(module, assigned)
+    _refuse_other_types(module, devices)
+    targets = {pattern: exact(pick(device)) for pattern, device in devices.items()}
+    homes = _assign(module, targets)
+    _refuse_torn_tensors(module, homes)
     for child in module.modules():
         for handle in child.__dict__.pop(_FETCHES, []):
             handle.remove()
-    for name, child in module.named_modules():
-        if name in assigned:
-            _move_own_tensors(child, assigned[name])
-    for layer, device in _whole_layers(module, assigned):
+    for child, device in homes.items():
+        child._apply(lambda t, device=device: t.to(device), recurse=False)  # type: ignore[no-untyped-call]
+    for layer, device in _whole_layers(module, homes):
         handle = layer.register_forward_pre_hook(_Fetch(device), with_kwargs=True, prepend=True)
         layer.__dict__[_FETCHES] = [handle]
     return module
+
+
+def is_placed(module: nn.Module) -> bool:
+    """Whether `place` has put the module's layers where they are."""
+    return any(_FETCHES in child.__dict__ for child in module.modules())
 
 
 @dataclass(frozen=True)
@@ -49,48 +56,56 @@ class _Fetch:
     def __call__(self, layer: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
         tensor = next(chain(layer.parameters(), layer.buffers()), None)
         device = self.device if tensor is None else tensor.device
-        return move((args, kwargs), device, non_blocking=True)
+        # A copy to the CPU that does not block would be read before it has arrived.
+        return move((args, kwargs), device, non_blocking=device.type != "cpu")
 
 
-def _assign(module: nn.Module, targets: Mapping[str, torch.device]) -> dict[str, torch.device]:
-    """The device of each layer by its name; every pattern has to place at least one."""
-    chosen: dict[str, str] = {}
-    names = [name for name, _ in module.named_modules()]
+def _assign(module: nn.Module, targets: Mapping[str, torch.device]) -> Homes:
+    """The device of each layer that a pattern names; every pattern has to place at least one."""
+    chosen: dict[nn.Module, str] = {}
+    layers = dict(module.named_modules(remove_duplicate=False))
     for pattern in targets:
-        for name in names:
-            if any(fnmatchcase(part, pattern) for part in _ancestry(name)):
-                chosen[name] = pattern
+        matches, named = re.compile(translate(pattern)).match, set()
+        for name, layer in layers.items():  # parents come before their children
+            if matches(name) or (name and name.rpartition(".")[0] in named):
+                named.add(name)
+                chosen[layer] = pattern
+        if not named:
+            raise UsageError(_no_match(pattern, list(layers)))
     for pattern in targets:
         if pattern not in chosen.values():
-            raise UsageError(_no_effect(pattern, names))
-    return {name: targets[pattern] for name, pattern in chosen.items()}
+            raise UsageError(
+                f"expected every pattern to place a layer, got {pattern!r}, whose layers all match "
+                "a later pattern too: name the general pattern first, since the last one counts."
+            )
+    return {layer: targets[pattern] for layer, pattern in chosen.items()}
 
 
-def _ancestry(name: str) -> Iterator[str]:
-    """A layer's name and those of the layers it is part of: a.b.c, a.b, a."""
-    yield name
-    while "." in name:
-        name = name.rpartition(".")[0]
-        yield name
-
-
-def _no_effect(pattern: str, names: list[str]) -> str:
+def _no_match(pattern: str, names: list[str]) -> str:
     layers = [name for name in names if name]
     listed = ", ".join(layers[:12]) + (", …" if len(layers) > 12 else "")
-    if any(fnmatchcase(name, pattern) for name in names):
-        return (
-            f"expected every pattern to place a layer, got {pattern!r}, whose layers all match a "
-            "later pattern too: name the general pattern first, since the last one counts."
+    known = (
+        f"the layers are: {listed}." if layers else 'there are no layers inside; "" is the whole.'
+    )
+    return f"expected a pattern that matches a layer, got {pattern!r}; {known}"
+
+
+def _refuse_other_types(module: object, devices: object) -> None:
+    if not isinstance(module, nn.Module):
+        raise UsageError(f"expected a torch.nn.Module to place, got {type(module).__name__}.")
+    if not isinstance(devices, Mapping) or not all(isinstance(p, str) for p in devices):
+        raise UsageError(
+            f'expected patterns with devices, such as {{"fc*": "cuda:1"}}, got {devices!r}; '
+            "to put all on one device, use network.to(device)."
         )
-    return f"expected a pattern that matches a layer, got {pattern!r}; the layers are: {listed}."
 
 
-def _refuse_torn_tensors(module: nn.Module, assigned: Mapping[str, torch.device]) -> None:
+def _refuse_torn_tensors(module: nn.Module, homes: Homes) -> None:
     """A tensor that two layers share cannot live on two devices."""
     owners: dict[int, tuple[str, torch.device]] = {}
-    for path, child in module.named_modules(remove_duplicate=False):
+    for path, child in module.named_modules():
         for name, tensor in _own_tensors(child).items():
-            device = assigned.get(path, tensor.device)
+            device = homes.get(child, tensor.device)
             full_name = f"{path}.{name}".lstrip(".")
             other, elsewhere = owners.setdefault(id(tensor), (full_name, device))
             if elsewhere != device:
@@ -105,27 +120,23 @@ def _own_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
     return {name: tensor for name, tensor in own.items() if tensor is not None}
 
 
-def _move_own_tensors(module: nn.Module, device: torch.device) -> None:
-    """Move a module's own parameters and buffers, not its children's; parameters stay the same."""
-    module._apply(lambda tensor: tensor.to(device), recurse=False)  # type: ignore[no-untyped-call]
-
-
-def _whole_layers(
-    module: nn.Module, assigned: Mapping[str, torch.device]
-) -> Iterator[tuple[nn.Module, torch.device]]:
+def _whole_layers(module: nn.Module, homes: Homes) -> Iterator[tuple[nn.Module, torch.device]]:
     """The largest layers that are whole on one device: their inputs are all that has to move."""
-    homes = {name: assigned.get(name, _home(child)) for name, child in module.named_modules()}
-    covered: set[str] = set()
-    for name, child in module.named_modules():
-        if any(outer in covered for outer in ("", *_ancestry(name))):
-            continue
-        within = {homes[path] for path in homes if name in ("", *_ancestry(path))} - {None}
-        is_called = type(child).forward is not nn.Module.forward  # a ModuleList is not
-        if len(within) == 1 and is_called:
-            covered.add(name)
-            yield child, cast(torch.device, within.pop())
+    device = _only_device(module, homes)
+    is_called = type(module).forward is not nn.Module.forward  # a ModuleList is not
+    if device is not None and is_called:
+        yield module, device
+        return
+    for child in module.children():
+        yield from _whole_layers(child, homes)
 
 
-def _home(module: nn.Module) -> torch.device | None:
-    """Where a module's own tensors are; None if it has none, and so runs anywhere."""
-    return next((tensor.device for tensor in _own_tensors(module).values()), None)
+def _only_device(module: nn.Module, homes: Homes) -> torch.device | None:
+    """The device that all of a module is on; None if it is split, or runs anywhere."""
+    found = None
+    for child in module.modules():
+        here = homes.get(child) or next((t.device for t in _own_tensors(child).values()), None)
+        if found and here and here != found:
+            return None
+        found = found or here
+    return found

@@ -9,7 +9,10 @@ from rich.console import Group
 from rich.text import Text
 from torch import nn
 
+from anydevice.errors import UsageError
 from anydevice.tables import Table, plain_text, size_text
+
+_MOVABLE = torch.Tensor | nn.Module
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class Placement:
     """Where a module lives. Shows itself in a terminal, a notebook, and as JSON."""
 
     residents: tuple[Resident, ...]
-    unregistered: tuple[str, ...]  # plain tensor attributes, which Module.to leaves behind
+    unregistered: tuple[str, ...]  # plain attributes with tensors, which Module.to leaves behind
 
     @property
     def bytes(self) -> dict[str, int]:
@@ -81,30 +84,33 @@ class Placement:
 
     def _warnings(self) -> list[str]:
         return [
-            f"{name} is a plain tensor attribute: Module.to leaves it behind; register_buffer it."
+            f"{name} is a plain attribute, which Module.to leaves behind: "
+            "register_buffer a tensor, put layers in a ModuleList."
             for name in self.unregistered
         ]
 
 
 def placement(module: nn.Module) -> Placement:
     """Where each parameter and buffer of the module lives: `print(placement(network))`."""
+    if not isinstance(module, nn.Module):
+        raise UsageError(f"expected a torch.nn.Module, got {type(module).__name__}.")
     first: dict[int, str] = {}
     residents = []
     for name, tensor, kind in _tensors(module):
         shared_with = first.setdefault(id(tensor), name)
         shared = shared_with if shared_with != name else None
         residents.append(_resident(name, tensor, kind, shared))
-    return Placement(tuple(residents), tuple(unregistered_tensors(module)))
+    return Placement(tuple(residents), tuple(_unregistered(module)))
 
 
-def unregistered_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
-    """Tensors kept as plain attributes of a module or its children, by their dotted names."""
-    return {
-        f"{path}.{name}".lstrip("."): value
-        for path, child in module.named_modules()
-        for name, value in vars(child).items()
-        if isinstance(value, torch.Tensor)
-    }
+def _unregistered(module: nn.Module) -> Iterator[str]:
+    """Tensors and layers kept as plain attributes, alone or in a plain container."""
+    for path, child in module.named_modules():
+        for name, value in vars(child).items():
+            items = list(value.values()) if type(value) is dict else value
+            held = items if type(items) in (list, tuple) else [value]
+            if not name.startswith("_") and any(isinstance(item, _MOVABLE) for item in held):
+                yield f"{path}.{name}".lstrip(".")
 
 
 def _tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor, str]]:
@@ -122,6 +128,18 @@ def _resident(name: str, tensor: torch.Tensor, kind: str, shared: str | None) ->
         device=str(tensor.device),
         dtype=str(tensor.dtype).removeprefix("torch."),
         shape=None if unset else tuple(tensor.shape),
-        bytes=0 if unset or shared else tensor.nbytes,
+        bytes=0 if unset or shared else _bytes(tensor),
         shared_with=shared,
     )
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    """The bytes of a tensor's values; for a sparse one those of its indices, too."""
+    if tensor.layout is torch.strided:
+        return tensor.nbytes
+    if tensor.layout is torch.sparse_coo:
+        return tensor._indices().nbytes + tensor._values().nbytes
+    by_row = tensor.layout in (torch.sparse_csr, torch.sparse_bsr)
+    outer = tensor.crow_indices() if by_row else tensor.ccol_indices()
+    inner = tensor.col_indices() if by_row else tensor.row_indices()
+    return outer.nbytes + inner.nbytes + tensor.values().nbytes

@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 import torch
-from rich.console import Group
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from anydevice.devices import host
@@ -58,7 +58,7 @@ class Devices:
 
     def to_json(self) -> str:
         """The same for a program."""
-        return json.dumps(asdict(self), indent=2, ensure_ascii=False)
+        return json.dumps(asdict(self), indent=2)
 
     def issue_block(self) -> str:
         """Plain lines to paste into an issue."""
@@ -68,12 +68,15 @@ class Devices:
         lines += [f"no GPU: {self.why_no_gpu.reason}"] if self.why_no_gpu else []
         return "\n".join(lines)
 
-    def __rich__(self) -> Group:
-        software = Text(_versions(self.software), style="dim")
-        if not self.why_no_gpu:
-            return Group(_table(self).__rich__(), software)
-        why = Text.assemble(("No GPU: ", "bold"), _why(self.why_no_gpu))
-        return Group(_table(self).__rich__(), why, software)
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if options.max_width < 90:  # a table would fold its last column to nothing
+            for device, *figures in _table(self).rows:
+                yield Text.assemble((device, "bold"), "  ", ", ".join(figures))
+        else:
+            yield _table(self)
+        if self.why_no_gpu:
+            yield Text.assemble(("No GPU: ", "bold"), _why(self.why_no_gpu))
+        yield Text(_versions(self.software), style="dim")
 
     def __repr__(self) -> str:
         return plain_text(self)

@@ -1,37 +1,54 @@
-"""The scene of an error: for each of the user's frames, what the failing expression names."""
+"""The scene of an error: the user's frames, their source, and what names in it stand for."""
 
 import ast
+import inspect
 import linecache
-from collections.abc import Iterator, Mapping, Sequence
+import os
+import sysconfig
+from collections import UserDict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType, MemberDescriptorType, TracebackType
 from typing import Any
 
 import torch
 from torch import nn
 
-# Code whose lines a user cannot mend: PyTorch's and our own.
-_OURS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
-_MISSING = object()
+MISSING = object()
+Position = tuple[int, int, int, int]  # line, end line, column, end column
+
+_LIBRARIES = tuple(
+    os.path.join(path, "")
+    for path in {
+        *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+        *(str(Path(file).parent) for file in (torch.__file__, Path(__file__).parent)),
+    }
+)
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A tensor, module or optimizer as the user's code names it: `batch['x']`, `self.fc1`."""
+    """A part of the user's expression: its text, and the tensor, module or device it stands for."""
 
     text: str
     value: Any
+    devices: frozenset[torch.device]
 
     @property
-    def devices(self) -> set[torch.device]:
-        """The devices it lives on; a split module has several."""
-        if isinstance(self.value, torch.Tensor):
-            return {self.value.device}
-        if isinstance(self.value, nn.Module):
-            return module_devices(self.value)
-        return set()
+    def is_split(self) -> bool:
+        """Whether it is a module on more than one device."""
+        return len(self.devices) > 1
+
+
+def subject(text: str, value: Any) -> Subject | None:
+    """The subject for a value that lives on devices, else None."""
+    if isinstance(value, torch.Tensor):
+        return Subject(text, value, frozenset([value.device]))
+    if isinstance(value, nn.Module):
+        return Subject(text, value, frozenset(module_devices(value)))
+    return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +57,7 @@ class Scene:
 
     frame: FrameType
     line: int
-    position: tuple[int, int, int, int] | None
+    position: Position | None
 
     @property
     def place(self) -> str:
@@ -48,105 +65,80 @@ class Scene:
         return f"{Path(self.frame.f_code.co_filename).name}:{self.line}"
 
     @property
-    def is_users(self) -> bool:
-        """Whether the frame is code that the user can mend."""
-        return not self.frame.f_code.co_filename.startswith(_OURS)
+    def is_library(self) -> bool:
+        """Whether the frame is code that the user did not write."""
+        file = self.frame.f_code.co_filename
+        return file.startswith((*_LIBRARIES, "<frozen "))
 
     @cached_property
-    def tree(self) -> ast.AST | None:
-        """The syntax tree of the frame's file or notebook cell, if its source is at hand."""
-        lines = linecache.getlines(self.frame.f_code.co_filename, self.frame.f_globals)
-        try:
-            return ast.parse("".join(lines)) if lines else None
+    def scope(self) -> ast.AST | None:
+        """The function that the frame runs, or the file if it is no function, as syntax."""
+        code = self.frame.f_code
+        lines = linecache.getlines(code.co_filename, self.frame.f_globals)
+        first = 1 if code.co_name.startswith("<") else code.co_firstlineno
+        block = lines if first == 1 else inspect.getblock(lines[first - 1 :])
+        indented = bool(block) and block[0][:1] in (" ", "\t")
+        try:  # not dedented, so that columns stay what they are
+            tree = ast.parse("".join(["if 1:\n", *block] if indented else block))
         except SyntaxError:  # the file has changed since it was loaded
             return None
+        return ast.increment_lineno(tree, first - 1 - indented) if block else None
 
     @cached_property
     def expression(self) -> ast.AST | None:
         """The smallest piece of syntax around the instruction that failed."""
-        if self.tree is None or self.position is None:
+        if self.scope is None or self.position is None:
             return None
-        around = [node for node in ast.walk(self.tree) if _contains(node, self.position)]
+        around = [node for node in ast.walk(self.scope) if _contains(node, self.position)]
         return min(around, key=_extent, default=None)
-
-    @cached_property
-    def subjects(self) -> list[Subject]:
-        """Tensors, modules and optimizers that the expression names; without source, all locals."""
-        if self.expression is None:
-            named = [Subject(name, value) for name, value in self.frame.f_locals.items()]
-        else:
-            named = list(self._named(self.expression))
-        found: list[Subject] = []
-        for subject in (part for whole in named for part in _parts(whole)):
-            if not any(subject.value is other.value for other in found):
-                found.append(subject)
-        return found
 
     @cached_property
     def arguments(self) -> list[Subject]:
         """What the function was given, the contents of *args and **kwargs included."""
         code = self.frame.f_code
         count = code.co_argcount + code.co_kwonlyargcount
-        count += bool(code.co_flags & 0x04) + bool(code.co_flags & 0x08)  # *args, **kwargs
-        given = [(name, self.frame.f_locals.get(name)) for name in code.co_varnames[:count]]
-        return [part for name, value in given for part in _parts(Subject(name, value))]
+        count += sum(bool(code.co_flags & f) for f in (inspect.CO_VARARGS, inspect.CO_VARKEYWORDS))
+        given = ((name, self.frame.f_locals.get(name)) for name in code.co_varnames[:count])
+        return [part for name, value in given for part in parts(name, value)]
 
     @cached_property
-    def scope(self) -> ast.AST | None:
-        """The function that the frame runs, as syntax; at a file's top, the file."""
-        first = self.frame.f_code.co_firstlineno
-        for node in ast.walk(self.tree) if self.tree else ():
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                starts = {node.lineno, *(decorator.lineno for decorator in node.decorator_list)}
-                if first in starts:
-                    return node
-        return self.tree
-
-    def class_body(self, name: str) -> ast.AST | None:
-        """The class of this name in the frame's file."""
-        nodes = ast.walk(self.tree) if self.tree else ()
-        return next((n for n in nodes if isinstance(n, ast.ClassDef) and n.name == name), None)
-
-    def assigned(self, text: str, within: ast.AST | None) -> ast.expr | None:
-        """The expression last assigned to `text` within this piece of syntax."""
-        nodes = (
-            [node for node in ast.walk(within) if isinstance(node, ast.Assign)] if within else []
-        )
-        found = [n for n in nodes if any(ast.unparse(target) == text for target in n.targets)]
-        return max(found, key=lambda node: node.lineno).value if found else None
+    def locals(self) -> list[Subject]:
+        """All local tensors and modules: all that is known where there is no source."""
+        found = (subject(name, value) for name, value in self.frame.f_locals.items())
+        return [one for one in found if one]
 
     def resolve(self, node: ast.AST) -> Any:
         """The value of a name, attribute or item, without running any of the user's code."""
         if isinstance(node, ast.Name):
-            return self.frame.f_locals.get(node.id, self.frame.f_globals.get(node.id, _MISSING))
+            return self.frame.f_locals.get(node.id, self.frame.f_globals.get(node.id, MISSING))
         if isinstance(node, ast.Attribute):
             return _attribute(self.resolve(node.value), node.attr)
-        if isinstance(node, ast.Subscript):
-            key = node.slice
-            index = key.value if isinstance(key, ast.Constant) else self.resolve(key)
-            return _item(self.resolve(node.value), index)
-        return _MISSING
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            return _item(self.resolve(node.value), node.slice.value)
+        return MISSING
 
-    def _named(self, node: ast.AST) -> Iterator[Subject]:
-        value = self.resolve(node)
-        if isinstance(value, torch.Tensor | nn.Module | torch.optim.Optimizer | Mapping | Sequence):
-            yield Subject(ast.unparse(node), value)
-            return
-        for child in ast.iter_child_nodes(node):
-            yield from self._named(child)
+    def assignments(self, text: str) -> list[ast.Assign]:
+        """Where the scope assigns to this name."""
+        nodes = ast.walk(self.scope) if self.scope else ()
+        return [node for node in nodes if isinstance(node, ast.Assign) and _assigns(node, text)]
 
 
 def scenes(traceback: TracebackType | None) -> list[Scene]:
     """The frames of a traceback, the innermost first."""
     found = []
     while traceback:
-        code = traceback.tb_frame.f_code
-        positions = list(code.co_positions())[traceback.tb_lasti // 2]
-        exact = tuple(p for p in positions if p is not None)
-        position = exact if len(exact) == 4 else None
-        found.append(Scene(traceback.tb_frame, traceback.tb_lineno, position))
+        codes = traceback.tb_frame.f_code.co_positions()
+        at = next(p for index, p in enumerate(codes) if index == traceback.tb_lasti // 2)
+        position = None if None in at else at
+        found.append(Scene(traceback.tb_frame, traceback.tb_lineno, position))  # type: ignore[arg-type]
         traceback = traceback.tb_next
     return found[::-1]
+
+
+def forget_locals(frame: FrameType) -> None:
+    """Let go of the snapshot that Python before 3.13 keeps in a running frame once it was read."""
+    if frame.f_code.co_flags & inspect.CO_OPTIMIZED and isinstance(frame.f_locals, dict):
+        frame.f_locals.clear()
 
 
 def module_devices(module: nn.Module) -> set[torch.device]:
@@ -154,17 +146,28 @@ def module_devices(module: nn.Module) -> set[torch.device]:
     return {t.device for tensors in (module.parameters(), module.buffers()) for t in tensors}
 
 
-def _parts(subject: Subject, depth: int = 2) -> Iterator[Subject]:
-    """The subject itself, or what a container holds: `batch` gives `batch['x']`, `batch['y']`."""
-    value = subject.value
-    if isinstance(value, torch.Tensor | nn.Module | torch.optim.Optimizer):
-        yield subject
-    elif depth and isinstance(value, dict):
-        for key, item in list(value.items())[:50]:
-            yield from _parts(Subject(f"{subject.text}[{key!r}]", item), depth - 1)
-    elif depth and isinstance(value, list | tuple):
-        for index, item in enumerate(value[:50]):
-            yield from _parts(Subject(f"{subject.text}[{index}]", item), depth - 1)
+def parts(text: str, value: Any, depth: int = 2) -> Iterator[Subject]:
+    """The value itself, or what a container holds: `batch` gives `batch['x']`, `batch['y']`."""
+    whole = subject(text, value)
+    if whole:
+        yield whole
+    elif depth:
+        for name, item in _contents(value):
+            yield from parts(f"{text}{name}", item, depth - 1)
+
+
+def _contents(value: Any) -> Iterator[tuple[str, Any]]:
+    """A container's items, each by what follows the container's name in source."""
+    if isinstance(value, UserDict):
+        value = value.data
+    if isinstance(value, dict):
+        for key in list(dict.keys(value))[:50]:
+            if isinstance(key, str | int):
+                yield f"[{key!r}]", dict.__getitem__(value, key)
+    elif isinstance(value, list | tuple):
+        names = getattr(type(value), "_fields", None)  # of a named tuple
+        for index, item in enumerate(_plain(value)[:50]):
+            yield f".{names[index]}" if names else f"[{index}]", item
 
 
 def _attribute(owner: Any, name: str) -> Any:
@@ -173,30 +176,48 @@ def _attribute(owner: Any, name: str) -> Any:
         for stored in (owner._parameters, owner._buffers, owner._modules):
             if name in stored:
                 return stored[name]
-    if owner is _MISSING or isinstance(owner, torch.Tensor):
-        return _MISSING
-    return getattr(owner, "__dict__", {}).get(name, _MISSING)
+    if owner is MISSING or isinstance(owner, torch.Tensor):
+        return MISSING
+    if isinstance(owner, tuple):
+        return dict(_contents(owner)).get(f".{name}", MISSING)
+    found = inspect.getattr_static(owner, name, MISSING)
+    if isinstance(found, MemberDescriptorType):  # one of __slots__
+        return found.__get__(owner)
+    return MISSING if isinstance(found, property) else found
 
 
 def _item(owner: Any, index: Any) -> Any:
-    if not isinstance(owner, dict | list | tuple | nn.Sequential | nn.ModuleList | nn.ModuleDict):
-        return _MISSING
+    if isinstance(owner, UserDict):
+        owner = owner.data
     try:
-        return owner[index]
+        if isinstance(owner, nn.Sequential | nn.ModuleList | nn.ModuleDict):
+            return owner[index]
+        if isinstance(owner, dict):
+            return dict.__getitem__(owner, index)
+        return _plain(owner)[index] if isinstance(owner, list | tuple) else MISSING
     except (KeyError, IndexError, TypeError):
-        return _MISSING
+        return MISSING
 
 
-def _contains(node: ast.AST, position: tuple[int, int, int, int]) -> bool:
-    if not isinstance(node, ast.expr | ast.stmt):
+def _plain(items: list[Any] | tuple[Any, ...]) -> list[Any]:
+    """The items themselves, past whatever a subclass has put before them."""
+    iterate = list.__iter__ if isinstance(items, list) else tuple.__iter__
+    return list(iterate(items))  # type: ignore[arg-type]
+
+
+def _assigns(node: ast.Assign, text: str) -> bool:
+    return any(ast.unparse(target) == text for target in node.targets)
+
+
+def _contains(node: ast.AST, position: Position) -> bool:
+    if not isinstance(node, ast.expr | ast.AugAssign):
         return False
     line, end_line, column, end_column = position
-    starts_before = (node.lineno, node.col_offset) <= (line, column)
     end = (node.end_lineno or node.lineno, node.end_col_offset or 0)
-    return starts_before and (end_line, end_column) <= end
+    return (node.lineno, node.col_offset) <= (line, column) and (end_line, end_column) <= end
 
 
 def _extent(node: ast.AST) -> tuple[int, int]:
-    assert isinstance(node, ast.expr | ast.stmt)
+    assert isinstance(node, ast.expr | ast.AugAssign)
     lines = (node.end_lineno or node.lineno) - node.lineno
     return lines, (node.end_col_offset or 0) - node.col_offset
