@@ -47,8 +47,6 @@ struct Block {
   bool is_free() const { return !allocated && !awaiting && other_streams.empty(); }
 };
 
-namespace {
-
 struct BySize {
   bool operator()(const Block* a, const Block* b) const {
     if (a->stream != b->stream) return a->stream < b->stream;
@@ -62,6 +60,8 @@ struct ByAddress {
     return a->stream != b->stream ? a->stream < b->stream : a->address < b->address;
   }
 };
+
+namespace {
 
 void link(Block* before, Block* block, Block* after) {
   block->prev = before;
