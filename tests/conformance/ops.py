@@ -1,0 +1,255 @@
+"""PyTorch's `op_db`: every op, in every form, on the samples PyTorch tests it with."""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import cache
+from typing import Any
+
+import torch
+from tests.conformance.agree import DisagreementError, agree, attempt
+from tests.conformance.compare import Raised, difference, sharing
+from tests.conformance.twins import twins
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.common_utils import noncontiguous_like
+from torch.testing._internal.opinfo.core import OpInfo, SampleInput
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+# What these return was never written to, so there is nothing to compare but shape and kind.
+UNWRITTEN = {
+    "empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided",
+    "resize_", "resize_as_",
+}  # fmt: skip
+DTYPES = ["float32", "float64", "bfloat16", "float16", "int64", "bool", "complex64"]
+NARROW = {torch.float16, torch.bfloat16}
+
+
+@cache
+def by_name() -> dict[str, OpInfo]:
+    return {op.full_name: op for op in op_db}
+
+
+def cases(check: str) -> Iterator[tuple[str, str]]:
+    """The (op, dtype) pairs that a check is about: those that CUDA supports."""
+    for name, op in by_name().items():
+        for dtype in DTYPES:
+            if CONCERNS[check](op, getattr(torch, dtype)):
+                yield name, dtype
+
+
+def on_cuda(op: OpInfo, dtype: torch.dtype) -> bool:
+    return dtype in op.supported_dtypes("cuda")
+
+
+def differentiable(op: OpInfo, dtype: torch.dtype) -> bool:
+    return dtype in op.supported_backward_dtypes("cuda") and dtype in (torch.float32, torch.float64)
+
+
+CONCERNS: dict[str, Callable[[OpInfo, torch.dtype], bool]] = {
+    "forward": on_cuda,
+    "noncontiguous": lambda op, d: on_cuda(op, d) and d in (torch.float32, torch.complex64),
+    "inplace": lambda op, d: on_cuda(op, d) and op.inplace_variant is not None,
+    "out": lambda op, d: on_cuda(op, d) and op.supports_out,
+    "backward": differentiable,
+    "gradgrad": lambda op, d: differentiable(op, d) and op.supports_gradgrad and d is torch.float64,
+    "jvp": lambda op, d: differentiable(op, d) and op.supports_forward_ad and d is torch.float32,
+    "errors": lambda op, d: op.error_inputs_func is not None and d is torch.float32,
+}
+
+
+def samples(op: OpInfo, dtype: torch.dtype, limit: int | None, grad: bool = False) -> list[Any]:
+    return [kept(op, s) for s in list(op.sample_inputs("cpu", dtype, requires_grad=grad))[:limit]]
+
+
+def kept(op: OpInfo, sample: SampleInput) -> SampleInput:
+    """Marks the tensors that this op wants on the CPU whatever the device is."""
+    if op.name == "tensor_split":
+        for tensor in (a for a in sample.args if isinstance(a, torch.Tensor)):
+            tensor.stays_on_cpu = True
+    return sample
+
+
+def call(function: Callable[..., Any], sample: SampleInput, device: str) -> tuple[Any, Any]:
+    """The op's answer, and its arguments as they are afterwards."""
+    arguments = twins((sample.input, sample.args, sample.kwargs), device)
+    first, rest, named = arguments
+    # A factory that is given neither tensor nor device makes its result on the default device.
+    nowhere = not any(isinstance(x, torch.Tensor | torch.device) for x in tree_leaves(arguments))
+    with torch.device(device) if nowhere else nullcontext():
+        return attempt(function, first, *rest, **named), arguments
+
+
+def forward(op: OpInfo, dtype: torch.dtype, limit: int | None) -> Iterator[Callable[[], bool]]:
+    for sample in samples(op, dtype, limit):
+        yield lambda sample=sample: same_forward(op, sample, dtype)
+
+
+def noncontiguous(
+    op: OpInfo, dtype: torch.dtype, limit: int | None
+) -> Iterator[Callable[[], bool]]:
+    for sample in samples(op, dtype, limit or 3):
+        loose = kept(op, sample.transform(loosened))
+        yield lambda sample=loose: same_forward(op, sample, dtype)
+
+
+def loosened(leaf: Any) -> Any:
+    strided = isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided
+    return noncontiguous_like(leaf) if strided else leaf
+
+
+def same_forward(op: OpInfo, sample: SampleInput, dtype: torch.dtype) -> bool:
+    def run(device: str) -> Any:
+        answer, arguments = call(op, sample, device)
+        return answer, arguments, sharing(arguments, answer)
+
+    if dtype in NARROW and cpu_lacks(call(op, sample, "cpu")[0]):
+        return same_as_rounded(op, sample, dtype)
+    return not isinstance(agree(run, values=op.name not in UNWRITTEN)[0], Raised)
+
+
+def cpu_lacks(answer: Any) -> bool:
+    return isinstance(answer, Raised) and "not implemented for" in answer.text
+
+
+def same_as_rounded(op: OpInfo, sample: SampleInput, dtype: torch.dtype) -> bool:
+    """A dtype that CUDA has and the CPU has not: the CPU's float32 answer, rounded."""
+    wide = sample.transform(lambda t: torch.float32 if t is dtype else widened(t))
+    expected = tree_map_only(torch.Tensor, lambda t: narrowed(t, dtype), call(op, wide, "cpu")[0])
+    got = call(op, sample, "cuda")[0]
+    if found := difference(expected, got, close=True):
+        raise DisagreementError(f"against float32, rounded: {found}")
+    return True
+
+
+def widened(leaf: Any) -> Any:
+    return leaf.float() if isinstance(leaf, torch.Tensor) and leaf.dtype in NARROW else leaf
+
+
+def narrowed(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return tensor.to(dtype) if tensor.dtype is torch.float32 else tensor
+
+
+def inplace(op: OpInfo, dtype: torch.dtype, limit: int | None) -> Iterator[Callable[[], bool]]:
+    def same(sample: SampleInput) -> bool:
+        def run(device: str) -> Any:
+            answer, arguments = call(op.inplace_variant, sample, device)
+            is_its_argument = answer is arguments[0]
+            return answer, arguments, is_its_argument, sharing(arguments, answer)
+
+        return not isinstance(agree(run)[0], Raised)
+
+    for sample in samples(op, dtype, limit):
+        if not sample.broadcasts_input:
+            yield lambda sample=sample: same(sample)
+
+
+def out(op: OpInfo, dtype: torch.dtype, limit: int | None) -> Iterator[Callable[[], bool]]:
+    """Into tensors of the right kind, and into empty ones, which are resized."""
+
+    def same(sample: SampleInput, room: Callable[[torch.Tensor], torch.Tensor]) -> bool:
+        fresh = call(op, sample, "cpu")[0]
+        if isinstance(fresh, Raised):
+            return False
+        wanted = tree_map_only(torch.Tensor, room, fresh)
+
+        def run(device: str) -> Any:
+            given = twins(wanted, device)
+            with_out = SampleInput(sample.input, args=sample.args, kwargs=sample.kwargs)
+            answer, _ = call(lambda *a, **k: op(*a, **k, out=given), with_out, device)
+            return answer, given, sharing(given, answer)
+
+        return not isinstance(agree(run, values=op.name not in UNWRITTEN)[0], Raised)
+
+    for sample in samples(op, dtype, limit):
+        yield lambda sample=sample: same(sample, lambda t: torch.zeros_like(t.detach()))
+        yield lambda sample=sample: same(sample, lambda t: t.detach().new_empty(0))
+
+
+def gradients(op: OpInfo, sample: SampleInput, device: str, again: bool = False) -> Any:
+    """The gradients of all that can have one; with `again`, those of the gradients."""
+    answer, arguments = call(op, sample, device)
+    if isinstance(answer, Raised):
+        return answer
+    processed = sample.output_process_fn_grad(answer)
+    inputs = followed(arguments)
+    first = attempt(derive, followed(processed), inputs, device, again)
+    if not again or isinstance(first, Raised):
+        return first
+    return first, attempt(derive, followed(first), inputs, device, False)
+
+
+def followed(tree: Any) -> list[torch.Tensor]:
+    return [t for t in tree_leaves(tree) if isinstance(t, torch.Tensor) and t.requires_grad]
+
+
+def derive(results: list[Any], inputs: list[Any], device: str, again: bool) -> Any:
+    dense = [t if t.layout is torch.strided else t.to_dense() for t in results]
+    if not dense or not inputs:
+        return None
+    source = torch.Generator().manual_seed(7)
+    arriving = [
+        torch.randn(t.shape, dtype=t.dtype, generator=source).to(device, copy=True) for t in dense
+    ]
+    return torch.autograd.grad(dense, inputs, arriving, create_graph=again, allow_unused=True)
+
+
+def backward(op: OpInfo, dtype: torch.dtype, limit: int | None) -> Iterator[Callable[[], bool]]:
+    for sample in samples(op, dtype, limit, grad=True):
+        yield lambda s=sample: computed(agree(lambda device: gradients(op, s, device)))
+
+
+def gradgrad(op: OpInfo, dtype: torch.dtype, limit: int | None) -> Iterator[Callable[[], bool]]:
+    for sample in samples(op, dtype, limit or 2, grad=True):
+        yield lambda s=sample: computed(agree(lambda device: gradients(op, s, device, again=True)))
+
+
+def computed(answer: Any) -> bool:
+    return any(isinstance(t, torch.Tensor) for t in tree_leaves(answer))
+
+
+def jvp(op: OpInfo, dtype: torch.dtype, limit: int | None) -> Iterator[Callable[[], bool]]:
+    """Forward-mode derivatives, each input pushed along itself."""
+    from torch.autograd import forward_ad
+
+    def run(sample: SampleInput, device: str) -> Any:
+        def pushed(leaf: torch.Tensor) -> torch.Tensor:
+            return forward_ad.make_dual(leaf, leaf.detach().clone()) if leaf.requires_grad else leaf
+
+        def tangents(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = tree_map_only(torch.Tensor, pushed, (args, kwargs))
+            unpack = forward_ad.unpack_dual
+            return tree_map_only(torch.Tensor, lambda t: unpack(t).tangent, op(*args, **kwargs))
+
+        with forward_ad.dual_level():
+            return call(tangents, sample, device)[0]
+
+    for sample in samples(op, dtype, limit or 2, grad=True):
+        yield lambda s=sample: computed(agree(lambda device: run(s, device)))
+
+
+def errors(op: OpInfo, dtype: torch.dtype, limit: int | None) -> Iterator[Callable[[], bool]]:
+    """The database says what PyTorch raises on a real card; the samples are made on ours."""
+
+    def same(wanted: Any) -> bool:
+        sample = wanted.sample_input
+        try:
+            op(sample.input, *sample.args, **sample.kwargs)
+        except wanted.error_type as error:
+            if re.search(wanted.error_regex, str(error)):
+                return True
+            raise DisagreementError(f"expected {wanted.error_regex!r}, got {error}") from error
+        except Exception as error:
+            kind = wanted.error_type.__name__
+            raise DisagreementError(
+                f"expected {kind}, got {type(error).__name__}: {error}"
+            ) from error
+        raise DisagreementError(f"expected {wanted.error_regex!r}, got no error")
+
+    for wanted in list(op.error_inputs("cuda"))[:limit]:
+        if wanted.error_regex:  # some entries only say that the op need not take this
+            yield lambda wanted=wanted: same(wanted)
+
+
+CHECKS = {f.__name__: f for f in (
+    forward, noncontiguous, inplace, out, backward, gradgrad, jvp, errors,
+)}  # fmt: skip
