@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/AutogradState.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <torch/library.h>
 
@@ -44,6 +45,20 @@ int64_t current_stream(DeviceIndex device);
 inline DeviceIndex index_of(std::optional<Device> device) {
   return device && device->has_index() ? device->index() : current_device();
 }
+
+// Autograd would give each device a thread of its own, which doubles OpenMP's threads and wants the
+// GIL while Python is ending. Backward runs in the thread that called it instead.
+inline void run_backward_in_the_calling_thread() {
+  auto& state = c10::AutogradState::get_tls_state();
+  if (C10_UNLIKELY(state.get_multithreading_enabled())) {
+    state.set_multithreading_enabled(false);
+  }
+}
+
+void install_guard();
+void remove_guard();
+void install_hooks();  // hooks.cpp
+void remove_hooks();
 
 // Throws "Cannot re-initialize CUDA in forked subprocess. ..." in a forked child.
 [[noreturn]] void refuse_forked();
@@ -94,6 +109,9 @@ at::Generator cpu_stream(const std::optional<at::Generator>& generator, DeviceIn
       ::anydevice::list_part(                                                                       \
           #ns, c10::DispatchKey::key, &C10_CONCATENATE(anydevice_impl_##ns##_##key##_, uid));       \
   void C10_CONCATENATE(anydevice_impl_##ns##_##key##_, uid)(torch::Library & m)
+
+void register_kernels(const char* ops);  // ops.py's list, a line an op (dispatch.cpp)
+void unregister_kernels();
 
 bool list_part(const char* ns, c10::DispatchKey key, void (*register_kernels)(torch::Library&));
 
