@@ -28,7 +28,7 @@ def start() -> None:
 def checks() -> dict[str, tuple[Callable[[], Any], Callable[..., Thunks]]]:
     """For each check, what lists its (name, dtype) pairs and what runs one of them."""
     import torch
-    from tests.conformance import autocast, modules, ops, optimizers
+    from tests.conformance import autocast, modules, ops, optimizers, programs
 
     def on_ops(check: str) -> Callable[..., Thunks]:
         return lambda name, dtype, limit: ops.CHECKS[check](
@@ -39,6 +39,7 @@ def checks() -> dict[str, tuple[Callable[[], Any], Callable[..., Thunks]]]:
     found["module"] = (modules.cases, modules.module)
     found["optimizer"] = (optimizers.cases, optimizers.optimizer)
     found["autocast"] = (autocast.cases, autocast.autocast)
+    found["program"] = (programs.cases, programs.program)
     return found
 
 
