@@ -1,9 +1,8 @@
 """Switching virtual GPUs on and off in this process."""
 
-import ctypes
 from dataclasses import dataclass
 
-from anydevice.virtual import build, card, ops
+from anydevice.virtual import card, core, ops
 
 MOST_GPUS = 16
 
@@ -17,24 +16,14 @@ class Machine:
     hollow: bool
 
 
-class _Gpu(ctypes.Structure):
-    """`anydevice::Gpu` in native/anydevice.h."""
-
-    _fields_ = (
-        ("memory", ctypes.c_int64),
-        ("multiprocessors", ctypes.c_int),
-        ("threads_per_multiprocessor", ctypes.c_int),
-    )
-
-
-_native: ctypes.CDLL | None = None
 _machine: Machine | None = None
 
 
 def enable(gpus: int = 1, gpu: str = "h100", *, hollow: bool = False) -> None:
     """Makes this process see `gpus` GPUs of the kind `gpu` at `cuda`.
 
-    Hollow ones have shapes and bytes to count, but no values.
+    Hollow ones have shapes and sizes, so that memory and work can be counted, but no values:
+    what is read from them (`.item()`, `.cpu()`, printing) is zero.
     """
     global _machine
     wanted = Machine(gpus, card.kind(gpu), hollow)
@@ -42,27 +31,26 @@ def enable(gpus: int = 1, gpu: str = "h100", *, hollow: bool = False) -> None:
         return
     if _machine is not None:
         raise RuntimeError(
-            f"this process has {_machine.gpus} virtual GPU(s) of kind {_machine.gpu.name} already; "
-            f"expected the same again, got {gpus} of {wanted.gpu.name}: start another process."
+            f"expected the {_describe(_machine)} that this process has already, "
+            f"got {_describe(wanted)}: start another process for those."
         )
     if not 1 <= gpus <= MOST_GPUS:
         raise ValueError(f"expected 1 to {MOST_GPUS} virtual GPUs, got {gpus}.")
     _refuse_beside_a_real_gpu()
     from anydevice.virtual import surface
 
-    specification = (_Gpu * gpus)(
-        *[
-            _Gpu(
-                wanted.gpu.memory,
-                wanted.gpu.multiprocessors,
-                wanted.gpu.threads_per_multiprocessor,
-            )
-        ]
-        * gpus
+    major, minor = wanted.gpu.capability
+    each = core.Gpu(
+        wanted.gpu.memory,
+        wanted.gpu.multiprocessors,
+        wanted.gpu.threads_per_multiprocessor,
+        10 * major + minor,
     )
-    check(native().anydevice_enable(gpus, int(hollow), specification, ops.op_list().encode()))
-    _machine = wanted
+    specification = (core.Gpu * gpus)(*[each] * gpus)
+    listed = ops.op_list().encode()
+    core.check(core.library().anydevice_enable(gpus, int(hollow), specification, listed))
     surface.show(gpus, wanted.gpu)
+    _machine = wanted
 
 
 def disable() -> None:
@@ -73,7 +61,7 @@ def disable() -> None:
     from anydevice.virtual import surface
 
     surface.hide()
-    native().anydevice_disable()
+    core.library().anydevice_disable()
     _machine = None
 
 
@@ -82,22 +70,9 @@ def enabled() -> Machine | None:
     return _machine
 
 
-def native() -> ctypes.CDLL:
-    """The native library, built and loaded at the first call."""
-    global _native
-    if _native is None:
-        library = ctypes.CDLL(str(build.library()))
-        library.anydevice_enable.restype = ctypes.c_char_p
-        library.anydevice_set_current_device.restype = ctypes.c_char_p
-        library.anydevice_current_stream.restype = ctypes.c_int64
-        _native = library
-    return _native
-
-
-def check(error: bytes | None) -> None:
-    """Raises what a native function reports."""
-    if error is not None:
-        raise RuntimeError(error.decode())
+def _describe(machine: Machine) -> str:
+    kind = "hollow" if machine.hollow else "virtual"
+    return f"{machine.gpus} {kind} GPU{'s' * (machine.gpus > 1)} of kind {machine.gpu.name}"
 
 
 def _refuse_beside_a_real_gpu() -> None:

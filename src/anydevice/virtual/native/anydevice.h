@@ -27,6 +27,7 @@ struct Gpu {
   int64_t memory = 0;  // bytes
   int multiprocessors = 0;
   int threads_per_multiprocessor = 0;
+  int capability = 0;  // 90 is 9.0
 };
 
 struct Machine {
@@ -41,6 +42,7 @@ extern Machine machine;
 DeviceIndex current_device();  // of this thread
 void set_current_device(DeviceIndex device);
 int64_t current_stream(DeviceIndex device);
+void set_current_stream(DeviceIndex device, int64_t stream);
 
 inline DeviceIndex index_of(std::optional<Device> device) {
   return device && device->has_index() ? device->index() : current_device();

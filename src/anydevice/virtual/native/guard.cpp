@@ -124,7 +124,9 @@ void set_current_device(DeviceIndex device) {
   this_device = device;
 }
 
-int64_t current_stream(DeviceIndex device) { return this_stream[device]; }
+int64_t current_stream(DeviceIndex device) { return this_stream[device < 0 ? this_device : device]; }
+
+void set_current_stream(DeviceIndex device, int64_t stream) { this_stream[device] = stream; }
 
 void refuse_forked() {
   TORCH_CHECK(

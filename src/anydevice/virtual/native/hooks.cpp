@@ -73,6 +73,16 @@ struct Hooks final : at::CUDAHooksInterface {
   bool hasCUDA() const override { return isAvailable(); }
   bool hasCUDART() const override { return true; }
   bool hasMAGMA() const override { return true; }
+  bool hasCuDNN() const override { return true; }
+  bool compiledWithCuDNN() const override { return true; }
+  bool supportsDilatedConvolutionWithCuDNN() const override { return true; }
+  bool supportsDepthwiseConvolutionWithCuDNN() const override { return true; }
+  bool supportsBFloat16ConvolutionWithCuDNNv8() const override { return true; }
+  bool supportsBFloat16RNNWithCuDNN() const override { return true; }
+  long versionCuDNN() const override { return 91900; }
+  long versionRuntimeCuDNN() const override { return 91900; }
+  long versionCUDART() const override { return 13000; }
+  double batchnormMinEpsilonCuDNN() const override { return 0; }
   bool hasCuSOLVER() const override { return true; }
   bool hasCuBLASLt() const override { return true; }
   bool hasPrimaryContext(DeviceIndex device) const override {
