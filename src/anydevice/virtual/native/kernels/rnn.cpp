@@ -229,7 +229,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> cudnn_rnn(
     const Tensor& hx, const MaybeTensor& cx, int64_t mode, SymInt hidden_size, SymInt proj_size,
     int64_t layers, bool batch_first, double dropout, bool train, bool bidirectional,
     SymIntArrayRef batch_sizes, const MaybeTensor& dropout_state) {
-  if (!given(buffer)) {
+  if (!given(buffer) && !machine.hollow) {
     TORCH_WARN(
         "RNN module weights are not part of single contiguous chunk of memory. This means they need "
         "to be compacted at every call, possibly greatly increasing memory usage. To compact weights "
