@@ -13,7 +13,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from tests.conformance import crew, report
-from tests.conformance.cases import Case, Outcome, judged, known_differences
+from tests.conformance.cases import Case, Outcome, judged, known_differences, unmet
 
 # A fast run takes every so-manieth case of a check, spread over the whole database.
 FAST = {
@@ -71,8 +71,13 @@ class Progress:
 def main() -> int:
     given, begun = arguments(), time.monotonic()
     lister = crew.Worker()
-    cases = wanted(crew.listed(lister), given)
+    try:
+        everything = crew.listed(lister)
+    except crew.WorkerDiedError as end:
+        print(f"No worker with a virtual GPU could be started: {end}")
+        return 1
     lister.close()
+    cases = wanted(everything, given)
     if not cases:
         print("No case matches the filters.")
         return 2
@@ -80,16 +85,18 @@ def main() -> int:
     outcomes = crew.run(cases, limit, given.workers, Progress(len(cases)))
     if given.json:
         given.json.write_text(json.dumps([asdict(o) for o in outcomes]))
-    new, announced, stale = judged(outcomes, known_differences())
+    known = known_differences()
+    new, announced, stale = judged(outcomes, known)
     stale = [] if limit else stale  # with fewer samples a known difference may just not be met
+    strange = unmet(everything, known)
     table, enough = report.table(outcomes)
     parts = [
         table, report.differences("Known differences", announced),
-        report.differences("Differences", new), report.outdated(stale),
+        report.differences("Differences", new), report.outdated(stale, strange),
         report.not_compared(outcomes), f"{len(cases)} cases in {time.monotonic() - begun:.0f} s.",
     ]  # fmt: skip
     print("\n\n".join(part for part in parts if part))
-    return 0 if enough and not new and not stale else 1
+    return 0 if enough and not (new or stale or strange) else 1
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from tests.conformance.cases import ROUNDING
 from tests.conformance.compare import Raised, difference
 from tests.conformance.twins import twins
 from torch.utils._pytree import tree_leaves
@@ -42,7 +43,8 @@ def agree(run: Run, *, values: bool = True) -> Any:
         elif difference(expected, seeded(run, "cpu", 1), device="cpu"):
             found = random_difference(run, expected, got)
     if found:
-        raise DisagreementError(found)
+        rounding = difference(expected, got, close=True) is None
+        raise DisagreementError(found + ROUNDING if rounding else found)
     return expected
 
 

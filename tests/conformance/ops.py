@@ -10,6 +10,7 @@ import torch
 from tests.conformance.agree import DisagreementError, agree, attempt
 from tests.conformance.compare import Raised, difference, sharing
 from tests.conformance.twins import twins
+from torch.testing._internal import common_methods_invocations
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.common_utils import noncontiguous_like
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
@@ -21,7 +22,18 @@ UNWRITTEN = {
     "resize_", "resize_as_",
 }  # fmt: skip
 DTYPES = ["float32", "float64", "bfloat16", "float16", "int64", "bool", "complex64"]
-NARROW = {torch.float16, torch.bfloat16}
+# A dtype that CUDA computes in and the CPU may not, and one in which the CPU knows the answer.
+WIDER = {
+    torch.float16: torch.float32,
+    torch.bfloat16: torch.float32,
+    torch.complex64: torch.complex128,
+    torch.int64: torch.float64,
+    torch.bool: torch.int64,
+}
+CPU_LACKS = ("not implemented for", "Unsupported dtype", "doesn't support tensors of type")
+
+# The database seeds its random ops itself, always alike; here the caller's seed must count.
+common_methods_invocations.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)
 
 
 @cache
@@ -102,31 +114,32 @@ def same_forward(op: OpInfo, sample: SampleInput, dtype: torch.dtype) -> bool:
         answer, arguments = call(op, sample, device)
         return answer, arguments, sharing(arguments, answer)
 
-    if dtype in NARROW and cpu_lacks(call(op, sample, "cpu")[0]):
+    if dtype in WIDER and cpu_lacks(call(op, sample, "cpu")[0]):
         return same_as_rounded(op, sample, dtype)
     return not isinstance(agree(run, values=op.name not in UNWRITTEN)[0], Raised)
 
 
 def cpu_lacks(answer: Any) -> bool:
-    return isinstance(answer, Raised) and "not implemented for" in answer.text
+    return isinstance(answer, Raised) and any(sign in answer.text for sign in CPU_LACKS)
 
 
 def same_as_rounded(op: OpInfo, sample: SampleInput, dtype: torch.dtype) -> bool:
-    """A dtype that CUDA has and the CPU has not: the CPU's float32 answer, rounded."""
-    wide = sample.transform(lambda t: torch.float32 if t is dtype else widened(t))
-    expected = tree_map_only(torch.Tensor, lambda t: narrowed(t, dtype), call(op, wide, "cpu")[0])
+    """What CUDA can and the CPU cannot: the CPU's answer in a wider dtype, rounded."""
+
+    def widened(leaf: Any) -> Any:
+        if leaf is dtype:
+            return WIDER[dtype]
+        return leaf.to(WIDER[dtype]) if getattr(leaf, "dtype", None) is dtype else leaf
+
+    def rounded(tensor: torch.Tensor) -> torch.Tensor:
+        narrow = {WIDER[dtype]: dtype, torch.complex64: torch.complex32}
+        return tensor.to(narrow.get(tensor.dtype, tensor.dtype))
+
+    expected = tree_map_only(torch.Tensor, rounded, call(op, sample.transform(widened), "cpu")[0])
     got = call(op, sample, "cuda")[0]
     if found := difference(expected, got, close=True):
-        raise DisagreementError(f"against float32, rounded: {found}")
+        raise DisagreementError(f"against {WIDER[dtype]}, rounded: {found}")
     return True
-
-
-def widened(leaf: Any) -> Any:
-    return leaf.float() if isinstance(leaf, torch.Tensor) and leaf.dtype in NARROW else leaf
-
-
-def narrowed(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    return tensor.to(dtype) if tensor.dtype is torch.float32 else tensor
 
 
 def inplace(op: OpInfo, dtype: torch.dtype, limit: int | None) -> Iterator[Callable[[], bool]]:
@@ -245,9 +258,22 @@ def errors(op: OpInfo, dtype: torch.dtype, limit: int | None) -> Iterator[Callab
             ) from error
         raise DisagreementError(f"expected {wanted.error_regex!r}, got no error")
 
-    for wanted in list(op.error_inputs("cuda"))[:limit]:
-        if wanted.error_regex:  # some entries only say that the op need not take this
+    def same_as_cpu(there: SampleInput, here: SampleInput) -> bool:
+        run = {
+            device: attempt(op, s.input, *s.args, **s.kwargs)
+            for device, s in (("cpu", there), ("cuda", here))
+        }
+        if found := difference(run["cpu"], run["cuda"]):
+            raise DisagreementError(found)
+        return True
+
+    on_cpu, on_gpu = (list(op.error_inputs(device)) for device in ("cpu", "cuda"))
+    for i, wanted in enumerate(on_gpu[:limit]):
+        if wanted.error_regex:
             yield lambda wanted=wanted: same(wanted)
+        elif len(on_cpu) == len(on_gpu):  # without words, the CPU's word counts
+            both = on_cpu[i].sample_input, wanted.sample_input
+            yield lambda both=both: same_as_cpu(*both)
 
 
 CHECKS = {f.__name__: f for f in (

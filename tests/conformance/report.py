@@ -3,7 +3,7 @@
 from collections import defaultdict
 from dataclasses import dataclass
 
-from tests.conformance.cases import KnownDifference, Outcome
+from tests.conformance.cases import Case, Outcome
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,11 @@ def differences(title: str, outcomes: list[Outcome]) -> str:
     return "\n".join(lines)
 
 
-def outdated(known: list[KnownDifference]) -> str:
-    title = ["No difference any more (take them out of exceptions.toml):"] if known else []
-    return "\n".join(title + [f"  {k.name} {k.checks} {k.dtypes or 'every dtype'}" for k in known])
+def outdated(right: list[Case], unmet: list[str]) -> str:
+    lines = [f"  {c.check} {c.name} {c.dtype}: right" for c in right]
+    lines += [f"  {name}: no such case" for name in unmet]
+    title = ["exceptions.toml announces what is no difference:"] if lines else []
+    return "\n".join(title + lines)
 
 
 def not_compared(outcomes: list[Outcome]) -> str:

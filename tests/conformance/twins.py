@@ -51,7 +51,7 @@ def tensor_twin(
 
 
 def copied_bytes(storage: torch.UntypedStorage, device: str) -> torch.UntypedStorage:
-    as_bytes = torch.empty(0, dtype=torch.uint8).set_(storage)
+    as_bytes = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
     return as_bytes.to(device, copy=True).untyped_storage()
 
 
