@@ -85,8 +85,7 @@ CudaGenerator* CudaGenerator::clone_impl() const {
   return new CudaGenerator(device().index(), std::move(state));
 }
 
-Philox draw(
-    const std::optional<at::Generator>& generator, DeviceIndex device, int64_t increment) {
+Philox draw(const MaybeGenerator& generator, DeviceIndex device, int64_t increment) {
   auto* ours =
       at::get_generator_or_default<CudaGenerator>(generator, default_generator(device));
   const std::lock_guard<std::mutex> lock(ours->mutex_);

@@ -39,8 +39,10 @@ class CudaGenerator final : public c10::GeneratorImpl {
   c10::intrusive_ptr<State> state_;
 };
 
+using MaybeGenerator = std::optional<at::Generator>;
+
 // From the generator given, or the device's default one. Throws if it is not a CUDA generator.
-Philox draw(const std::optional<at::Generator>& generator, DeviceIndex device, int64_t increment);
+Philox draw(const MaybeGenerator& generator, DeviceIndex device, int64_t increment);
 
 inline Launch launch(int64_t numel, int unroll, DeviceIndex device) {
   const auto& gpu = machine.gpu[device];
