@@ -1,3 +1,60 @@
-"""Write a PyTorch program once; run it on any device; know how it will run before you have it."""
+"""Write a PyTorch program once; run it on any device; know how it will run before you have it.
 
-__version__ = "0.1.0"
+The names below are the public face. They load on first use, so that `import anydevice` costs no
+torch import; type checkers see the plain imports.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from anydevice.errors import UsageError
+from anydevice.version import __version__
+
+if TYPE_CHECKING:
+    from anydevice.devices.choose import DeviceNotFound as DeviceNotFound
+    from anydevice.devices.choose import cpu as cpu
+    from anydevice.devices.choose import current as current
+    from anydevice.devices.choose import gpu as gpu
+    from anydevice.devices.choose import num_gpus as num_gpus
+    from anydevice.devices.choose import pick as pick
+    from anydevice.devices.choose import try_all_gpus as try_all_gpus
+    from anydevice.devices.choose import try_gpu as try_gpu
+    from anydevice.devices.choose import use as use
+    from anydevice.devices.explain import explain as explain
+    from anydevice.devices.move import move as move
+    from anydevice.devices.place import place as place
+    from anydevice.devices.placement import placement as placement
+    from anydevice.devices.report import devices as devices
+
+_HOME = {
+    "DeviceNotFound": "devices.choose",
+    "cpu": "devices.choose",
+    "current": "devices.choose",
+    "gpu": "devices.choose",
+    "num_gpus": "devices.choose",
+    "pick": "devices.choose",
+    "try_all_gpus": "devices.choose",
+    "try_gpu": "devices.choose",
+    "use": "devices.choose",
+    "explain": "devices.explain",
+    "move": "devices.move",
+    "place": "devices.place",
+    "placement": "devices.placement",
+}
+_ROOMS = ("devices",)  # packages, called like the function they are named after: ad.devices()
+
+__all__ = ["UsageError", "__version__", *_HOME, *_ROOMS]
+
+
+def __getattr__(name: str) -> object:
+    if name in _ROOMS:
+        return import_module(f"anydevice.{name}")
+    if name in _HOME:
+        value = getattr(import_module(f"anydevice.{_HOME[name]}"), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'anydevice' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

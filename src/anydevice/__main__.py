@@ -1,0 +1,5 @@
+"""`python -m anydevice` is the command `anydevice`."""
+
+from anydevice.cli import main
+
+main()

@@ -1,0 +1,148 @@
+"""Which device to use: by index, with a fallback, the idlest, or for a block of code."""
+
+import difflib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+
+from anydevice.devices.absence import why_no_gpu
+from anydevice.devices.load import load_of
+from anydevice.errors import UsageError
+from anydevice.notices import say_once
+from anydevice.tables import size_text
+
+DeviceLike = str | int | torch.device
+
+
+class DeviceNotFound(UsageError, RuntimeError):  # noqa: N818, the name users know
+    """The device asked for is not here, or is none at all; the text lists what is here."""
+
+
+def cpu() -> torch.device:
+    """The CPU as a torch.device."""
+    return torch.device("cpu")
+
+
+def num_gpus() -> int:
+    """How many GPUs there are: whatever `torch.accelerator` reports (CUDA, MPS, XPU, …)."""
+    return torch.accelerator.device_count()
+
+
+def gpu(index: int = 0) -> torch.device:
+    """The GPU with this index, or `DeviceNotFound`: `gpu(1) == torch.device("cuda:1")`."""
+    if not 0 <= index < num_gpus():
+        raise DeviceNotFound(_not_here(f"gpu({index})"))
+    return torch.device(_gpu_type() or "cuda", index)
+
+
+def try_gpu(index: int = 0) -> torch.device:
+    """The GPU with this index; without it, the CPU (said once)."""
+    if 0 <= index < num_gpus():
+        return gpu(index)
+    say_once(f"anydevice: try_gpu({index}) falls back on the CPU, because {_why_not()}.")
+    return cpu()
+
+
+def try_all_gpus() -> list[torch.device]:
+    """All GPUs; an empty list where there is none."""
+    return [gpu(index) for index in range(num_gpus())]
+
+
+def pick(spec: DeviceLike = "auto") -> torch.device:
+    """The device meant by `spec`, if it is here: `pick("auto")`, `pick("cuda:1")`, `pick(0)`.
+
+    "auto" is the GPU with the most free memory and the least load, or the CPU without GPUs;
+    "gpu" is whatever kind of GPU is here, and a plain number its index.
+    """
+    if spec == "auto":
+        return _idlest() if num_gpus() else cpu()
+    if isinstance(spec, int) and not isinstance(spec, bool):
+        return gpu(spec)
+    device = spec if isinstance(spec, torch.device) else _parse(spec)
+    if device.type == "cpu" and device.index:  # torch takes it without a word
+        raise DeviceNotFound(f'expected "cpu", of which there is one, got {str(spec)!r}.')
+    if not _is_here(device):
+        raise DeviceNotFound(_not_here(repr(str(spec))))
+    return device
+
+
+def current() -> torch.device:
+    """Where a new tensor would land."""
+    return torch.empty(0).device
+
+
+@contextmanager
+def use(spec: DeviceLike) -> Iterator[torch.device]:
+    """Make a device the default for new tensors, and the current GPU, inside a `with` block.
+
+    >>> with use("cpu") as device:
+    ...     torch.ones(2).device == device
+    True
+    """
+    device = pick(spec)
+    with ExitStack() as stack:
+        if device.index is not None and device.type == _gpu_type():
+            stack.enter_context(torch.accelerator.device_index(device.index))
+        stack.enter_context(device)
+        yield device
+
+
+def _gpu_type() -> str | None:
+    accelerator = torch.accelerator.current_accelerator()
+    return accelerator.type if accelerator else None
+
+
+def _idlest() -> torch.device:
+    """The GPU with the largest share of free memory times idle time; the first one of equals."""
+    gpus = try_all_gpus()
+    if len(gpus) == 1:
+        return gpus[0]
+    loads = [load_of(device) for device in gpus]
+    return max(zip(gpus, loads, strict=True), key=lambda pair: (pair[1].room, pair[1].free))[0]
+
+
+def _parse(spec: object) -> torch.device:
+    """A device from its name; `gpu` and `gpu:1` mean whatever kind of GPU is here."""
+    text = str(spec)
+    kind, colon, index = text.partition(":")
+    if kind == "gpu" and (index.isdecimal() if colon else True):
+        return gpu(int(index or 0))
+    try:
+        if isinstance(spec, str):
+            return torch.device(text)
+    except RuntimeError:
+        pass
+    near = difflib.get_close_matches(kind, ["auto", "cpu", "gpu", "cuda", "mps", "xpu", "meta"], 1)
+    hint = f'did you mean "{near[0]}"?' if near else "`anydevice devices` lists what is here."
+    raise DeviceNotFound(
+        f'expected a device such as "auto", "cpu", "gpu" or "cuda:0", got {spec!r}: {hint}'
+    )
+
+
+def _is_here(device: torch.device) -> bool:
+    if device.type == _gpu_type():
+        return (device.index or 0) < num_gpus()
+    return device.type in ("cpu", "meta")
+
+
+def _not_here(asked: str) -> str:
+    """The sentence for a device that is not here: what was asked, what is here, what to do."""
+    gpus = [f"{device} ({_describe(device)})" for device in try_all_gpus()]
+    if gpus:
+        here = f"{', '.join(gpus)} and cpu are"
+        return f'{asked} is not here, only {here}: name one of these, or "auto" for the idlest.'
+    return (
+        f"{asked} is not here, only cpu is: {_why_not()}. ad.try_gpu() takes a GPU where there is "
+        "one and the CPU elsewhere; `anydevice devices` says what to do about the GPU."
+    )
+
+
+def _describe(device: torch.device) -> str:
+    load = load_of(device)
+    return f"{load.name}, {size_text(load.free)} free" if load.total else load.name
+
+
+def _why_not() -> str:
+    absence = why_no_gpu()
+    return absence.reason if absence else f"GPUs here: {num_gpus()}, counted from 0"

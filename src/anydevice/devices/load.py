@@ -1,0 +1,84 @@
+"""How much room a GPU has left: its memory, and how busy it is."""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class Load:
+    """Memory in bytes and the busy share of the last moments; None is what cannot be known."""
+
+    name: str
+    total: int | None = None
+    free: int = 0
+    busy: float | None = None
+
+    @property
+    def room(self) -> float:
+        """Free memory, counted down by how busy the GPU is."""
+        return self.free * (1 - (self.busy or 0.0))
+
+
+def load_of(device: torch.device) -> Load:
+    """The load of a GPU, read from NVML where that is at hand."""
+    name = name_of(device)
+    if device.type == "cuda":
+        reading = _nvml_reading(device)
+        if reading:
+            total, free, busy = reading
+            return Load(name, total, free, busy)
+    try:
+        free, total = torch.accelerator.get_memory_info(device)
+    except (RuntimeError, NotImplementedError):  # MPS and some others do not tell
+        return Load(name)
+    return Load(name, total, free)
+
+
+def name_of(device: torch.device) -> str:
+    """The GPU's name as its driver gives it, or else its type."""
+    try:
+        return str(torch.get_device_module(device).get_device_name(device))
+    except AttributeError:
+        return "Apple GPU" if device.type == "mps" else device.type
+
+
+def driver_version() -> str | None:
+    """The NVIDIA driver's version, such as "580.95.05"."""
+    nvml = _nvml()
+    return str(nvml.nvmlSystemGetDriverVersion()) if nvml else None
+
+
+def _nvml_reading(device: torch.device) -> tuple[int, int, float | None] | None:
+    """Total and free bytes and the busy share, without making a CUDA context on the GPU."""
+    nvml = _nvml()
+    if nvml is None:
+        return None
+    # By UUID: NVML's indices know nothing of CUDA_VISIBLE_DEVICES or CUDA_DEVICE_ORDER.
+    uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+    try:
+        handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    except nvml.NVMLError:  # a virtual GPU, or a slice of one (MIG)
+        return None
+    try:
+        busy = nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
+    except nvml.NVMLError:
+        busy = None
+    return int(memory.total), int(memory.free), busy
+
+
+@cache
+def _nvml() -> Any:
+    """NVIDIA's management library, if both it and its Python face (nvidia-ml-py) are here."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except (ImportError, AttributeError):
+        return None
+    except pynvml.NVMLError:
+        return None
+    return pynvml

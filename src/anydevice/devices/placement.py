@@ -1,0 +1,127 @@
+"""Which parameter lives where: every parameter and buffer of a module, summed for each device."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+import torch
+from rich.console import Group
+from rich.text import Text
+from torch import nn
+
+from anydevice.tables import Table, plain_text, size_text
+
+
+@dataclass(frozen=True)
+class Resident:
+    """A parameter or buffer; `shared_with` names the earlier one that is the same tensor."""
+
+    name: str
+    kind: str
+    device: str
+    dtype: str
+    shape: tuple[int, ...] | None
+    bytes: int
+    shared_with: str | None = None
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a module lives. Shows itself in a terminal, a notebook, and as JSON."""
+
+    residents: tuple[Resident, ...]
+    unregistered: tuple[str, ...]  # plain tensor attributes, which Module.to leaves behind
+
+    @property
+    def bytes(self) -> dict[str, int]:
+        """Bytes on each device; a shared tensor counts once."""
+        sums: dict[str, int] = {}
+        for resident in self.residents:
+            sums[resident.device] = sums.get(resident.device, 0) + resident.bytes
+        return sums
+
+    @property
+    def is_split(self) -> bool:
+        """Whether the module lives on more than one device."""
+        return len(self.bytes) > 1
+
+    @property
+    def summary(self) -> str:
+        """One line: the device it is on, or those it is split over, and the size of each part."""
+        parts = [f"{device} {size_text(size)}" for device, size in self.bytes.items()]
+        if not parts:
+            return "no parameters or buffers"
+        return f"split over {', '.join(parts)}" if self.is_split else f"all on {parts[0]}"
+
+    def to_json(self) -> str:
+        """The same for a program."""
+        sums = {"is_split": self.is_split, "bytes": self.bytes}
+        return json.dumps({**sums, **asdict(self)}, indent=2)
+
+    def __rich__(self) -> Group:
+        style = "bold yellow" if self.is_split else "bold"
+        lines = [Text(line, style="yellow") for line in self._warnings()]
+        return Group(Text(self.summary, style=style), self._table().__rich__(), *lines)
+
+    def __repr__(self) -> str:
+        return plain_text(self)
+
+    def _repr_html_(self) -> str:
+        warnings = "".join(f"<p>{line}</p>" for line in self._warnings())
+        return f"<div><p><b>{self.summary}</b></p>{self._table().html()}{warnings}</div>"
+
+    def _table(self) -> Table:
+        columns = ("name", "kind", "device", "dtype", "shape", "size")
+        table = Table(columns, right=("size",))
+        for r in self.residents:
+            shape = "not yet known" if r.shape is None else "×".join(map(str, r.shape)) or "scalar"
+            size = f"= {r.shared_with}" if r.shared_with else size_text(r.bytes)
+            table.rows.append((r.name, r.kind, r.device, r.dtype, shape, size))
+        return table
+
+    def _warnings(self) -> list[str]:
+        return [
+            f"{name} is a plain tensor attribute: Module.to leaves it behind; register_buffer it."
+            for name in self.unregistered
+        ]
+
+
+def placement(module: nn.Module) -> Placement:
+    """Where each parameter and buffer of the module lives: `print(placement(network))`."""
+    first: dict[int, str] = {}
+    residents = []
+    for name, tensor, kind in _tensors(module):
+        shared_with = first.setdefault(id(tensor), name)
+        shared = shared_with if shared_with != name else None
+        residents.append(_resident(name, tensor, kind, shared))
+    return Placement(tuple(residents), tuple(unregistered_tensors(module)))
+
+
+def unregistered_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
+    """Tensors kept as plain attributes of a module or its children, by their dotted names."""
+    return {
+        f"{path}.{name}".lstrip("."): value
+        for path, child in module.named_modules()
+        for name, value in vars(child).items()
+        if isinstance(value, torch.Tensor)
+    }
+
+
+def _tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor, str]]:
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        yield name, parameter, "parameter"
+    for name, buffer in module.named_buffers(remove_duplicate=False):
+        yield name, buffer, "buffer"
+
+
+def _resident(name: str, tensor: torch.Tensor, kind: str, shared: str | None) -> Resident:
+    unset = nn.parameter.is_lazy(tensor)
+    return Resident(
+        name=name,
+        kind=kind,
+        device=str(tensor.device),
+        dtype=str(tensor.dtype).removeprefix("torch."),
+        shape=None if unset else tuple(tensor.shape),
+        bytes=0 if unset or shared else tensor.nbytes,
+        shared_with=shared,
+    )

@@ -1,0 +1,13 @@
+"""What is said to the user outside of results: a fallback, once, in one line on stderr."""
+
+import logging
+from functools import cache
+
+# Without any logging set up, Python prints warnings of this logger on stderr, text only.
+log = logging.getLogger("anydevice")
+
+
+@cache
+def say_once(sentence: str) -> None:
+    """Log a sentence at level WARNING, the first time it is said in this process."""
+    log.warning(sentence)

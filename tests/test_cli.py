@@ -1,0 +1,67 @@
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+
+def anydevice(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "anydevice", *words],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+    )
+
+
+def test_devices_shows_the_cpu_and_the_versions() -> None:
+    done = anydevice("devices")
+    assert done.returncode == 0
+    assert "cpu" in done.stdout
+    assert "PyTorch" in done.stdout
+    assert done.stderr == ""
+
+
+def test_a_pipe_gets_whole_lines_without_colours() -> None:
+    done = anydevice("devices", "--known", COLUMNS="20")
+    assert "NVIDIA GeForce RTX 4090" in done.stdout
+    assert "\x1b" not in done.stdout
+    assert "…" not in done.stdout
+
+
+def test_devices_as_json() -> None:
+    data = json.loads(anydevice("devices", "--json").stdout)
+    assert data["cpu"]["device"] == "cpu"
+    assert (data["why_no_gpu"] is None) == bool(data["gpus"])
+
+
+def test_devices_for_an_issue() -> None:
+    lines = anydevice("devices", "--issue").stdout.splitlines()
+    assert any(line.startswith("torch: ") for line in lines)
+
+
+def test_version() -> None:
+    assert anydevice("--version").stdout.startswith("anydevice 0.")
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["devicse"], "Did you mean 'devices'?"),
+        (["devices", "--jsn"], "--json"),
+        (["devices", "more"], "unexpected extra argument"),
+        (["devices", "--json", "--issue"], "expected one of --json, --issue and --known"),
+    ],
+)
+def test_wrong_use_is_a_sentence_and_exit_code_2(words: list[str], hint: str) -> None:
+    done = anydevice(*words)
+    assert done.returncode == 2
+    assert hint in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    command = f"{sys.executable} -m anydevice devices --known | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert "Traceback" not in done.stderr
