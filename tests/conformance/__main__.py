@@ -96,7 +96,8 @@ def main() -> int:
         report.not_compared(outcomes), f"{len(cases)} cases in {time.monotonic() - begun:.0f} s.",
     ]  # fmt: skip
     print("\n\n".join(part for part in parts if part))
-    return 0 if enough and not (new or stale or strange) else 1
+    # A share of a few cases says nothing; that none of them is an unannounced failure does.
+    return 0 if (enough or limit) and not (new or stale or strange) else 1
 
 
 if __name__ == "__main__":

@@ -22,8 +22,11 @@ def lists() -> AutocastTestLists:
 def cases() -> Iterator[tuple[str, str]]:
     for dtype in HALVES:
         for name, entries in vars(lists()).items():
+            # As PyTorch's own test does: bfloat16 for these lists alone, and no odd arguments.
+            if dtype == "bfloat16" and not name.endswith("_fp16"):
+                continue
             for i, (op, args, *_) in enumerate(entries):
-                if isinstance(args, tuple):  # PyTorch's own test passes over the one that is not
+                if isinstance(args, tuple):
                     yield f"{name}.{op}.{i}", dtype
 
 
