@@ -21,10 +21,35 @@ namespace {
 
 // ---- one draw for each element of a TensorIterator
 
-template <typename scalar_t, typename value_t, typename Transform>
-void fill(
+// Elements first … first + count - 1 of the output.
+struct Place {
+  char* out;
+  const Offsets* offsets;  // none: the output is contiguous
+  int64_t first;
+  int count;
+
+  template <typename scalar_t, typename value_t, typename Transform>
+  void write(const value_t* values, const Transform& transform) const {
+    if (offsets == nullptr) {
+      auto* elements = reinterpret_cast<scalar_t*>(out) + first;
+      for (int i = 0; i < count; ++i) {
+        elements[i] = transform(values[i]);
+      }
+      return;
+    }
+    for (int i = 0; i < count; ++i) {
+      *reinterpret_cast<scalar_t*>(out + (*offsets)(first + i)) = transform(values[i]);
+    }
+  }
+};
+
+template <typename value_t>
+using Write = c10::function_ref<void(const Place& place, const value_t* values)>;
+
+template <typename value_t>
+void fill_places(
     at::TensorIteratorBase& iter, const MaybeGenerator& generator, Convert<value_t>* convert,
-    const Transform& transform) {
+    Write<value_t> write) {
   const int64_t numel = iter.numel();
   if (numel == 0) {
     return;
@@ -37,26 +62,27 @@ void fill(
   }
   if (!iter.can_use_32bit_indexing()) {  // the card, too, has then drawn once more than it uses
     for (auto& part : iter.with_32bit_indexing()) {
-      fill<scalar_t, value_t>(part, generator, convert, transform);
+      fill_places<value_t>(part, generator, convert, write);
     }
     return;
   }
+  const Offsets offsets(iter);
   auto* out = static_cast<char*>(iter.data_ptr(0));
-  const bool contiguous = iter.is_contiguous();
-  const Offsets offset(iter);
+  const auto* scattered = iter.is_contiguous() ? nullptr : &offsets;
   const auto store = [&](int64_t first, int count, const value_t* values) {
-    if (contiguous) {
-      auto* elements = reinterpret_cast<scalar_t*>(out) + first;
-      for (int i = 0; i < count; ++i) {
-        elements[i] = transform(values[i]);
-      }
-    } else {
-      for (int i = 0; i < count; ++i) {
-        *reinterpret_cast<scalar_t*>(out + offset(first + i)) = transform(values[i]);
-      }
-    }
+    write({out, scattered, first, count}, values);
   };
   grid_stride<value_t>(start, grid, numel, convert, store);
+}
+
+template <typename scalar_t, typename value_t, typename Transform>
+void fill(
+    at::TensorIteratorBase& iter, const MaybeGenerator& generator, Convert<value_t>* convert,
+    const Transform& transform) {
+  const auto write = [&](const Place& place, const value_t* values) {
+    place.write<scalar_t>(values, transform);
+  };
+  fill_places<value_t>(iter, generator, convert, write);
 }
 
 template <typename scalar_t, typename Transform>
