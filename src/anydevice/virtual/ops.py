@@ -14,8 +14,6 @@ WHOLE = ("convolution",)
 # CUDA takes indices that are still on the host.
 HOST_INDICES = ("index.Tensor", "index.Tensor_out", "index_put_", "_index_put_impl_")
 
-FOREACH = "foreach"
-
 
 @dataclass
 class Entry:
@@ -50,7 +48,7 @@ def _lines(entry: Entry, entries: dict[str, Entry]) -> Iterator[str]:
     if entry.op in WHOLE and "CUDA" not in layouts:
         layouts.append("CUDA")
     for layout in layouts:
-        yield f"{layout} {entry.op} {_check(entry)} {method}"
+        yield f"{layout} {entry.op} {entry.check} {method}"
 
 
 def _native_name(entry: Entry) -> str:
@@ -65,12 +63,6 @@ def _dispatcher_name(entry: Entry) -> str:
     return f"{overload}_{name}" + "_out" * entry.has_out
 
 
-def _check(entry: Entry) -> str:
-    if entry.op == "convolution":
-        return "convolution"
-    return "none" if entry.op in HOST_INDICES else entry.check
-
-
 def _entries(text: str) -> Iterator[Entry]:
     """Reads the part of YAML that the file is written in; PyYAML is not among torch's needs."""
     entry = Entry("")
@@ -82,6 +74,7 @@ def _entries(text: str) -> Iterator[Entry]:
             op, _, arguments = line.removeprefix("- func: ").partition("(")
             keyword_only = arguments.partition("->")[0].partition("*,")[2]
             entry = Entry(op.strip(), has_out="!)" in keyword_only)
+            entry.check = "convolution" if entry.op == "convolution" else "common"
             section = ""
         elif found := re.match(r"  (\w+):\s*(.*)", line):
             section, value = found.groups()
@@ -101,4 +94,12 @@ def _set(entry: Entry, section: str, value: str) -> None:
     elif section == "ufunc_inner_loop":  # add: one source for CPU and CUDA
         entry.dispatch["CUDA"] = "ufunc"
     elif section == "device_check":
-        entry.check = FOREACH if "foreach" in comment else "iterator"
+        entry.check = _unchecked(entry.op, comment)
+
+
+def _unchecked(op: str, comment: str) -> str:
+    """Who looks at the devices where torchgen's wrapper does not."""
+    if "foreach" in op or "foreach" in comment:
+        return "foreach"
+    by_iterator = "TensorIterator" in comment or op.startswith("special_")
+    return "iterator" if by_iterator and op not in HOST_INDICES else "none"

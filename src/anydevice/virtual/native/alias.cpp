@@ -124,6 +124,13 @@ void release_alias(Block& block) {
   }
 }
 
+// Meta's kernels still want to see the numbers that Python wrote beside a tensor.
+bool has_alias(const at::Tensor& tensor) {
+  return tensor.defined() &&
+      (tensor.is_cuda() ||
+       (machine.hollow && tensor.is_cpu() && !tensor.unsafeGetTensorImpl()->is_wrapped_number()));
+}
+
 at::Tensor Aliases::make(const at::Tensor& original) {
   auto impl = copy_of(*original.unsafeGetTensorImpl());
   auto alias = at::Tensor(impl);
@@ -138,7 +145,7 @@ at::Tensor Aliases::make(const at::Tensor& original) {
 }
 
 at::Tensor Aliases::of(const at::Tensor& tensor) {
-  if (!tensor.defined() || !(tensor.is_cuda() || (machine.hollow && tensor.is_cpu()))) {
+  if (!has_alias(tensor)) {
     return tensor;
   }
   constexpr size_t worth_searching = 8;  // beyond are foreach lists, which hold no tensor twice

@@ -139,8 +139,8 @@ class CommonKernel final : public c10::OperatorKernel {
     if (C10_UNLIKELY(devices.mixed)) {
       signature.check_devices(arguments);
     }
-    if (C10_UNLIKELY(signature.synchronises)) {
-      report({Event::synchronise, signature.op.c_str(), 0, devices.first.value_or(-1)});
+    if (C10_UNLIKELY(signature.synchronises != Synchronises::never)) {
+      signature.report_synchronisation(arguments, devices.first.value_or(-1));
     }
     Aliases aliases;
     const auto device = to_host(signature, devices, arguments, aliases);

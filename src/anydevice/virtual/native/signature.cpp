@@ -82,7 +82,9 @@ void check_iterator(const Signature& signature, const c10::IValue* arguments) {
     for_each_tensor(arguments[signature.slots[slot].index], device_of_first);
   }
   for (const auto slot : signature.check_order) {
-    for_each_tensor(arguments[signature.slots[slot].index], check);
+    if (common) {
+      for_each_tensor(arguments[signature.slots[slot].index], check);
+    }
   }
 }
 
@@ -138,7 +140,7 @@ Signature::Signature(const c10::FunctionSchema& schema, DeviceCheck check, std::
     : op(schema.name()),
       method(std::move(method)),
       check(check),
-      synchronises(anydevice::synchronises(schema.operator_name().name)),
+      synchronises(anydevice::synchronises(schema.name())),
       arguments(schema.arguments().size()),
       returns(schema.returns().size()) {
   std::vector<uint16_t> outputs, inputs;

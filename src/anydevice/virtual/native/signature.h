@@ -17,6 +17,9 @@ enum class DeviceCheck : uint8_t {
   convolution,  // a sentence of its own
 };
 
+// Whether CUDA's kernel of an op waits for the device, as its host side needs an answer first.
+enum class Synchronises : uint8_t { never, always, with_mask };
+
 enum class Kind : uint8_t { tensor, tensors, optional_tensors, device, generator };
 
 struct Slot {
@@ -32,17 +35,19 @@ struct Signature {
   std::string method;  // wrapper_CUDA_addmm
   DeviceCheck check;
   bool writes = false;
-  bool synchronises = false;
+  Synchronises synchronises = Synchronises::never;
   size_t arguments;
   size_t returns;
   std::vector<Slot> slots;            // in the order of the arguments
   std::vector<uint16_t> check_order;  // of slots: `out` first, then as they stand
   std::vector<Slot> results;          // those that hold tensors
 
+  void report_synchronisation(const c10::IValue* arguments, int device) const;  // events.cpp
+
   // Throws what CUDA would throw if the arguments are on devices that do not go together.
   void check_devices(const c10::IValue* arguments) const;
 };
 
-bool synchronises(const std::string& op);  // events.cpp
+Synchronises synchronises(const std::string& op);  // events.cpp
 
 }  // namespace anydevice

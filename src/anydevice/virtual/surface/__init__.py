@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from anydevice.virtual.card import GPU
-from anydevice.virtual.surface import devices, memory, random, storage, streams
+from anydevice.virtual.surface import devices, libraries, memory, storage, streams
 
 _ABSENT = object()
 _before: list[tuple[Any, str, Any]] = []
@@ -20,13 +20,14 @@ def show(gpus: int, gpu: GPU) -> None:
     names = {
         **devices.names(gpus, gpu),
         **memory.names(),
-        **random.names(gpus),
         **streams.names(),
+        **libraries.names(),
     }
     for name, value in names.items():
         replace(torch._C, name, value)
-    for owner, name, value in (*devices.attributes(gpu), *storage.attributes()):
-        replace(owner, name, value)
+    for part in (devices.attributes(gpu), storage.attributes(), libraries.attributes()):
+        for owner, name, value in part:
+            replace(owner, name, value)
     _reload_streams()
 
 
