@@ -15,6 +15,7 @@ struct Rnn {
   bool batch_first, train, bidirectional;
   double dropout;
   std::vector<int64_t> batch_sizes;  // of a packed sequence
+  bool input_needs_grad = false;     // matmul asks, to choose between two ways to the same product
 
   int64_t directions() const { return bidirectional ? 2 : 1; }
   bool has_biases() const { return weights_per_layer >= 4; }
@@ -82,7 +83,8 @@ Sequence run(const Rnn& rnn, const Tensor& input, const Tensor& hx, const Tensor
 
 Sequence forward(const Tensor& input, const std::vector<Tensor>& weights, const Tensor& hx,
                  const MaybeTensor& cx, const Rnn& rnn, const Tensor& seed) {
-  auto [output, hy, cy] = run(rnn, input, hx, or_undefined(cx), weights, seed);
+  const auto as_given = rnn.input_needs_grad ? input.detach().requires_grad_() : input;
+  auto [output, hy, cy] = run(rnn, as_given, hx, or_undefined(cx), weights, seed);
   return {output, hy, cy.defined() ? cy : at::empty({0}, hx.options())};
 }
 
@@ -238,8 +240,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> cudnn_rnn(
   TORCH_CHECK(mode == rnn_lstm || !given(cx), "rnn: illegal defined cx for non-LSTM RNN");
   TORCH_CHECK(hx.is_contiguous(), "rnn: hx is not contiguous");
   TORCH_CHECK(!given(cx) || cx->is_contiguous(), "rnn: cx is not contiguous");
-  const auto rnn = describe(mode, hidden_size, proj_size, layers, weights_per_layer, batch_first,
-                            dropout, train, bidirectional, batch_sizes);
+  auto rnn = describe(mode, hidden_size, proj_size, layers, weights_per_layer, batch_first, dropout,
+                      train, bidirectional, batch_sizes);
+  rnn.input_needs_grad = input.requires_grad();
   const auto reserve = make_reserve(rnn, input, rnn.drops() ? next_seed(dropout_state) : 0);
   auto [output, hy, cy] = on_host(&forward, input, weights.vec(), hx, cx, rnn, reserve);
   return {output, hy, cy, reserve,
