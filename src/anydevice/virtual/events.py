@@ -1,7 +1,7 @@
-"""What a program does that costs time on a GPU: transfers, synchronisations, allocations; and where.
+"""What a program does that costs time on a GPU, and where: transfers, synchronisations, memory.
 
-    with listening(print):
-        loss.item()
+with listening(print):
+    loss.item()
 """
 
 import ctypes

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
-from anydevice.virtual import card, core, ops
+from anydevice.devices.catalogue import Card, card
+from anydevice.errors import UsageError
+from anydevice.virtual import core, ops
 
 MOST_GPUS = 16
 
@@ -12,7 +14,7 @@ class Machine:
     """The virtual GPUs of this process."""
 
     gpus: int
-    gpu: card.GPU
+    gpu: Card
     hollow: bool
 
 
@@ -26,16 +28,16 @@ def enable(gpus: int = 1, gpu: str = "h100", *, hollow: bool = False) -> None:
     what is read from them (`.item()`, `.cpu()`, printing) is zero.
     """
     global _machine
-    wanted = Machine(gpus, card.kind(gpu), hollow)
+    wanted = Machine(gpus, card(gpu), hollow)
     if wanted == _machine:
         return
     if _machine is not None:
-        raise RuntimeError(
+        raise UsageError(
             f"expected the {_describe(_machine)} that this process has already, "
             f"got {_describe(wanted)}: start another process for those."
         )
     if not 1 <= gpus <= MOST_GPUS:
-        raise ValueError(f"expected 1 to {MOST_GPUS} virtual GPUs, got {gpus}.")
+        raise UsageError(f"expected 1 to {MOST_GPUS} virtual GPUs, got {gpus}.")
     _refuse_beside_a_real_gpu()
     from anydevice.virtual import surface
 
@@ -79,7 +81,7 @@ def _refuse_beside_a_real_gpu() -> None:
     import torch
 
     if torch.version.cuda and torch.cuda.is_available():
-        raise RuntimeError(
+        raise UsageError(
             f"this machine has a real GPU ({torch.cuda.get_device_name()}); virtual GPUs are for "
             "machines without one. Hide it with CUDA_VISIBLE_DEVICES= to use virtual ones."
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 LAYOUTS = ("CUDA", "SparseCUDA", "SparseCsrCUDA", "NestedTensorCUDA", "QuantizedCUDA")
 
-# Composite on CUDA as well, but what they are made of differs there: the CPU's whole keeps its bits.
+# Composite on CUDA too, but made of other parts there: taken whole, the CPU's bits are kept.
 WHOLE = ("convolution",)
 
 # CUDA takes indices that are still on the host.
@@ -36,7 +36,9 @@ def op_list() -> str:
 def _native_functions() -> Path:
     spec = find_spec("torchgen")
     if spec is None or spec.origin is None:
-        raise RuntimeError("expected torchgen beside torch, as in PyTorch's wheels; reinstall torch.")
+        raise RuntimeError(
+            "expected torchgen beside torch, as in PyTorch's wheels; reinstall torch."
+        )
     return Path(spec.origin).parent / "packaged/ATen/native/native_functions.yaml"
 
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-from anydevice.virtual.card import GPU
+from anydevice.devices.catalogue import Card
 from anydevice.virtual.surface import devices, libraries, memory, storage, streams
 
 _ABSENT = object()
 _before: list[tuple[Any, str, Any]] = []
 
 
-def show(gpus: int, gpu: GPU) -> None:
+def show(gpus: int, gpu: Card) -> None:
     """Makes torch.cuda see the GPUs."""
     names = {
         **devices.names(gpus, gpu),

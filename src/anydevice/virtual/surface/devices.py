@@ -6,14 +6,14 @@ from typing import Any
 
 import torch
 
+from anydevice.devices.catalogue import Card
 from anydevice.virtual import core
-from anydevice.virtual.card import GPU
 
 CUDA_VERSION = "13.0"
 WARP = 32
 
 
-def names(gpus: int, gpu: GPU) -> dict[str, Any]:
+def names(gpus: int, gpu: Card) -> dict[str, Any]:
     """What torch._C calls them."""
     library = core.library()
     properties = [_properties(gpu, device) for device in range(gpus)]
@@ -23,7 +23,8 @@ def names(gpus: int, gpu: GPU) -> dict[str, Any]:
         torch.cuda.default_generators = tuple(
             torch.ops.anydevice.default_generator(device) for device in range(gpus)
         )
-        torch.cuda._get_device_properties = properties.__getitem__
+        cuda: Any = torch.cuda
+        cuda._get_device_properties = properties.__getitem__
 
     def count() -> int:
         library.anydevice_touch()
@@ -69,7 +70,7 @@ def names(gpus: int, gpu: GPU) -> dict[str, Any]:
     }
 
 
-def attributes(gpu: GPU) -> Iterator[tuple[Any, str, Any]]:
+def attributes(gpu: Card) -> Iterator[tuple[Any, str, Any]]:
     """What torch.cuda and torch.version took from torch._C when they were imported."""
     from_c: tuple[tuple[str, str], ...] = (
         ("_is_in_bad_fork", "_cuda_isInBadFork"),
@@ -98,7 +99,7 @@ class CudaDeviceProperties(SimpleNamespace):
         )
 
 
-def _properties(gpu: GPU, device: int) -> CudaDeviceProperties:
+def _properties(gpu: Card, device: int) -> CudaDeviceProperties:
     major, minor = gpu.capability
     return CudaDeviceProperties(
         name=gpu.name,

@@ -5,8 +5,6 @@ from enum import IntEnum
 from types import SimpleNamespace
 from typing import Any
 
-import torch
-
 CUDNN = (9, 19, 0)
 CUDNN_NUMBER = 91900
 
@@ -38,8 +36,9 @@ def attributes() -> Iterator[tuple[Any, str, Any]]:
     """What torch.backends.cudnn found out when it was imported."""
     import torch.backends.cudnn.rnn
 
-    module = torch.backends.cudnn.m
-    yield module, "_cudnn", cudnn
-    yield module, "_init", lambda: True
-    yield module, "__cudnn_version", CUDNN_NUMBER
-    yield torch.backends.cudnn.rnn.m, "_cudnn", cudnn
+    module: Any = torch.backends.cudnn
+    rnn: Any = torch.backends.cudnn.rnn
+    yield module.m, "_cudnn", cudnn
+    yield module.m, "_init", lambda: True
+    yield module.m, "__cudnn_version", CUDNN_NUMBER
+    yield rnn.m, "_cudnn", cudnn

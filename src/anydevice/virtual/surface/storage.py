@@ -12,13 +12,15 @@ def attributes() -> Iterator[tuple[Any, str, Any]]:
 
     def new(cls: type, *arguments: Any, device: Any = None, **options: Any) -> Any:
         if device is None or torch.device(device).type != "cuda":
-            return make(cls, *arguments, **options, **({} if device is None else {"device": device}))
+            return make(
+                cls, *arguments, **options, **({} if device is None else {"device": device})
+            )
         if len(arguments) == 1 and isinstance(arguments[0], int):
             return torch.empty(arguments[0], dtype=torch.uint8, device=device).untyped_storage()
-        values = list(*arguments)
+        values: list[int] = list(*arguments)
         return torch.tensor(values, dtype=torch.uint8, device=device).untyped_storage()
 
-    def resize_(self: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
+    def resize_(self: torch.UntypedStorage, size: int) -> Any:
         if self.device.type != "cuda":
             return resize(self, size)
         whole = torch.empty(0, dtype=torch.uint8, device=self.device).set_(self)

@@ -19,6 +19,7 @@ class CudaStreamBase(torch.Stream):
         device_type: int = 0,
         stream_ptr: int = 0,
     ) -> Any:
+        """A new stream of the current device, or the one with these ids."""
         if stream_id or device_index or device_type:
             return super().__new__(
                 cls, stream_id=stream_id, device_index=device_index, device_type=_cuda_type()
@@ -46,9 +47,13 @@ class CudaEventBase:
     """`torch._C._CudaEventBase`: a moment, since work is done when it is asked for."""
 
     def __new__(
-        cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False,
+        cls,
+        enable_timing: bool = False,
+        blocking: bool = False,
+        interprocess: bool = False,
         external: bool = False,
     ) -> Any:
+        """An event that is not recorded yet."""
         event = super().__new__(cls)
         event._timing = enable_timing
         event._recorded = None
