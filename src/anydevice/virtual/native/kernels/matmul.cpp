@@ -116,6 +116,19 @@ Tensor scaled_grouped_mm(const Tensor& self, const Tensor& other, const Tensor& 
   return out.copy_(at::_grouped_mm(left, right, offsets));
 }
 
+Tensor scaled_grouped_mm_by_recipe(
+    const Tensor& self, const Tensor& other, TensorList self_scales, IntArrayRef self_recipes,
+    IntArrayRef, TensorList other_scales, IntArrayRef other_recipes, IntArrayRef,
+    const MaybeTensor& offsets, const MaybeTensor& bias, std::optional<ScalarType> out_type,
+    IntArrayRef, bool use_fast_accum) {
+  constexpr int64_t row_wise = 1;  // of at::blas::ScalingType
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      self_recipes == IntArrayRef{row_wise} && other_recipes == IntArrayRef{row_wise},
+      "a virtual GPU multiplies groups of 8-bit floats with row-wise scales only");
+  return scaled_grouped_mm(self, other, self_scales[0], other_scales[0], offsets, bias, {}, out_type,
+                           use_fast_accum);
+}
+
 }  // namespace
 
 ANYDEVICE_IMPL(aten, CUDA, m) {
@@ -130,6 +143,7 @@ ANYDEVICE_IMPL(aten, CUDA, m) {
   m.impl("_scaled_mm", composed<&scaled_mm>());
   m.impl("_scaled_mm.out", composed<&scaled_mm_out>());
   m.impl("_scaled_grouped_mm", composed<&scaled_grouped_mm>());
+  m.impl("_scaled_grouped_mm_v2", composed<&scaled_grouped_mm_by_recipe>());
 }
 
 }  // namespace anydevice::kernels

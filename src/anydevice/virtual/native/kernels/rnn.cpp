@@ -15,7 +15,7 @@ struct Rnn {
   bool batch_first, train, bidirectional;
   double dropout;
   std::vector<int64_t> batch_sizes;  // of a packed sequence
-  bool input_needs_grad = false;     // matmul asks, to choose between two ways to the same product
+  bool differentiable = false;       // linear asks, to choose between two ways to the same product
 
   int64_t directions() const { return bidirectional ? 2 : 1; }
   bool has_biases() const { return weights_per_layer >= 4; }
@@ -81,15 +81,6 @@ Sequence run(const Rnn& rnn, const Tensor& input, const Tensor& hx, const Tensor
   return {output, at::cat(hy), cx.defined() ? at::cat(cy) : Tensor()};
 }
 
-Sequence forward(const Tensor& input, const std::vector<Tensor>& weights, const Tensor& hx,
-                 const MaybeTensor& cx, const Rnn& rnn, const Tensor& seed) {
-  const auto as_given = rnn.input_needs_grad ? input.detach().requires_grad_() : input;
-  auto [output, hy, cy] = run(rnn, as_given, hx, or_undefined(cx), weights, seed);
-  return {output, hy, cy.defined() ? cy : at::empty({0}, hx.options())};
-}
-
-// ---- backward: forward again, with gradients ----
-
 // Autograd as at the top level, although we are inside an op.
 struct WithAutograd {
   c10::impl::ForceDispatchKeyGuard keys{c10::default_included_set, c10::default_excluded_set};
@@ -99,6 +90,20 @@ struct WithAutograd {
 Tensor leaf(const Tensor& tensor) {
   return tensor.defined() ? tensor.detach().requires_grad_() : tensor;
 }
+
+Sequence forward(const Tensor& input, const std::vector<Tensor>& weights, const Tensor& hx,
+                 const MaybeTensor& cx, const Rnn& rnn, const Tensor& seed) {
+  std::optional<WithAutograd> enabled;
+  auto used = weights;
+  if (rnn.differentiable && !input.is_meta()) {
+    enabled.emplace();
+    std::transform(weights.begin(), weights.end(), used.begin(), &leaf);
+  }
+  auto [output, hy, cy] = run(rnn, input, hx, or_undefined(cx), used, seed);
+  return {output.detach(), hy.detach(), cy.defined() ? cy.detach() : at::empty({0}, hx.options())};
+}
+
+// ---- backward: forward again, with gradients ----
 
 using Gradients = std::tuple<Tensor, Tensor, Tensor, std::vector<Tensor>>;
 
@@ -242,7 +247,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> cudnn_rnn(
   TORCH_CHECK(!given(cx) || cx->is_contiguous(), "rnn: cx is not contiguous");
   auto rnn = describe(mode, hidden_size, proj_size, layers, weights_per_layer, batch_first, dropout,
                       train, bidirectional, batch_sizes);
-  rnn.input_needs_grad = input.requires_grad();
+  rnn.differentiable = at::GradMode::is_enabled() &&
+                       std::any_of(weights.begin(), weights.end(),
+                                   [](const Tensor& weight) { return weight.requires_grad(); });
   const auto reserve = make_reserve(rnn, input, rnn.drops() ? next_seed(dropout_state) : 0);
   auto [output, hy, cy] = on_host(&forward, input, weights.vec(), hx, cx, rnn, reserve);
   return {output, hy, cy, reserve,
