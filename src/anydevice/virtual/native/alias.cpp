@@ -257,14 +257,14 @@ void Aliases::carry_back(const Pair& pair) {
 
 void Aliases::carry_back_members(const Pair& pair) {
   const auto device = pair.original.device();
+  auto alias = pair.alias.getIntrusivePtr();
+  change_device(*alias, device);
   change_members(pair.alias, [&](at::Tensor& member) {
     if (const auto* known = pair_of(member.unsafeGetTensorImpl())) {
       carry_back(*known);
     }
     to_device(member, device.index());
   });
-  auto alias = pair.alias.getIntrusivePtr();
-  change_device(*alias, device);
   pair.original.unsafeGetTensorImpl()->shallow_copy_from(alias);
 }
 

@@ -80,6 +80,7 @@ def attributes(gpu: Card) -> Iterator[tuple[Any, str, Any]]:
     )
     for name, source in from_c:
         yield torch.cuda, name, getattr(torch._C, source)
+    yield torch.cuda.graphs, "_cuda_isCurrentStreamCapturing", lambda: False
     yield torch.cuda, "_cudart", _cudart()
     yield torch.cuda, "_cached_device_count", None
     yield torch.cuda, "default_generators", ()
