@@ -44,11 +44,8 @@ inline void to_uniform(const Words& words, int lanes, int threads, Values<double
 
 inline void to_normal(const Words& words, int lanes, int threads, Values<float>& values) {
   for (int lane = 0; lane < lanes; lane += 2) {
-    for (int t = 0; t < threads; ++t) {
-      const auto pair = normals(words[lane][t], words[lane + 1][t]);
-      values.of[lane][t] = pair.first;
-      values.of[lane + 1][t] = pair.second;
-    }
+    normals_block(words[lane].data(), words[lane + 1].data(), threads, values.of[lane].data(),
+                  values.of[lane + 1].data());
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 
@@ -23,7 +24,10 @@ constexpr int block_threads = 256;  // of PyTorch's distribution kernels
 using Words = std::array<std::array<uint32_t, block_threads>, 4>;
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define ANYDEVICE_VECTORISED __attribute__((target_clones("avx512f", "avx2", "default"), optimize("O3")))
+// Without contraction, so that every processor gives the same bits.
+#define ANYDEVICE_VECTORISED                                      \
+  __attribute__((target_clones("avx512f", "avx2", "default"), \
+                 optimize("O3", "fp-contract=off")))
 #else
 #define ANYDEVICE_VECTORISED
 #endif
@@ -57,9 +61,6 @@ ANYDEVICE_VECTORISED static void philox_block(
 
 // ---- from words to numbers, bit for bit as curand_uniform and its relatives
 
-constexpr float two_to_minus_32 = 0x1p-32F;
-constexpr float two_pi_to_minus_32 = 0x1p-32F * 6.2831855F;
-
 inline float uniform(uint32_t x) { return static_cast<float>(x) * 0x1p-32F + 0x1p-33F; }  // (0, 1]
 
 inline double uniform(uint32_t x, uint32_t y) {  // (0, 1]
@@ -68,15 +69,52 @@ inline double uniform(uint32_t x, uint32_t y) {  // (0, 1]
 }
 
 // Box–Muller. The card takes its sine and cosine from a table with about 21 good bits, which cannot be
-// had here: normals agree to that.
+// had here: normals agree to that. The polynomials are Cephes'; as loops without calls and branches
+// they vectorise, if the compiler need not mind errno and floating-point traps.
+
+inline float log_of(float u) {
+  const auto bits = std::bit_cast<uint32_t>(u);
+  const int exponent = static_cast<int>(bits - 0x3F3504F3) >> 23;  // the rest is about 1
+  const float x = std::bit_cast<float>(bits - (static_cast<uint32_t>(exponent) << 23)) - 1;
+  const float square = x * x, e = static_cast<float>(exponent);
+  float p = 7.0376836292e-2F;
+  p = p * x - 1.1514610310e-1F;
+  p = p * x + 1.1676998740e-1F;
+  p = p * x - 1.2420140846e-1F;
+  p = p * x + 1.4249322787e-1F;
+  p = p * x - 1.6668057665e-1F;
+  p = p * x + 2.0000714765e-1F;
+  p = p * x - 2.4999993993e-1F;
+  p = p * x + 3.3333331174e-1F;
+  return x + (p * x * square - 2.12194440e-4F * e - 0.5F * square) + 0.693359375F * e;
+}
+
 struct Normals {
   float first, second;
 };
 inline Normals normals(uint32_t x, uint32_t y) {
-  const float radius = std::sqrt(-2.0F * std::log(uniform(x)));
-  const float angle =
-      std::fma(static_cast<float>(y), two_pi_to_minus_32, two_pi_to_minus_32 / 2);
-  return {std::sin(angle) * radius, std::cos(angle) * radius};
+  constexpr double turn = 0x1p-32F * 6.2831855F;
+  const float radius = std::sqrt(-2.0F * log_of(uniform(x)));
+  const auto angle = static_cast<float>(static_cast<float>(y) * turn + turn / 2);  // as if fused
+  const int quarter = static_cast<int>(angle * 0.636619772F + 0.5F);
+  const float q = static_cast<float>(quarter);
+  const float r = ((angle - q * 1.5703125F) - q * 4.837512969970703e-4F) - q * 7.5497899e-8F;
+  const float z = r * r;
+  const float sine =
+      ((-1.9515295891e-4F * z + 8.3321608736e-3F) * z - 1.6666654611e-1F) * z * r + r;
+  const float cosine =
+      ((2.4433157118e-5F * z - 1.3887316255e-3F) * z + 4.1666645683e-2F) * z * z - 0.5F * z + 1;
+  const float a = quarter & 1 ? cosine : sine, b = quarter & 1 ? sine : cosine;
+  return {(quarter & 2 ? -a : a) * radius, ((quarter + 1) & 2 ? -b : b) * radius};
+}
+
+ANYDEVICE_VECTORISED static void normals_block(
+    const uint32_t* x, const uint32_t* y, int count, float* first, float* second) {
+  for (int i = 0; i < count; ++i) {
+    const auto pair = normals(x[i], y[i]);
+    first[i] = pair.first;
+    second[i] = pair.second;
+  }
 }
 
 struct DoubleNormals {

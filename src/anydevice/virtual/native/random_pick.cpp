@@ -9,6 +9,7 @@
 #include <ATen/ops/multinomial_native.h>
 
 #include <algorithm>
+#include <numeric>
 #include <vector>
 
 namespace anydevice::random {
@@ -209,24 +210,39 @@ int key_bits(int64_t n) {
       64, static_cast<int>(std::ceil(std::log2(size - (6 * size * size + 1) / threshold))));
 }
 
+struct Item {
+  uint64_t key;
+  int64_t value;
+};
+
+// A radix sort: equal keys keep their order.
+void sort_by_key(std::vector<Item>& items, int bits) {
+  constexpr int digit = 11;
+  std::vector<Item> sorted(items.size());
+  for (int shift = 0; shift < bits; shift += digit) {
+    const auto bucket = [&](const Item& item) { return (item.key >> shift) % (1 << digit); };
+    std::array<size_t, (1 << digit) + 1> begin{};
+    for (const auto& item : items) {
+      ++begin[bucket(item) + 1];
+    }
+    std::partial_sum(begin.begin(), begin.end(), begin.begin());
+    for (const auto& item : items) {
+      sorted[begin[bucket(item)]++] = item;
+    }
+    items.swap(sorted);
+  }
+}
+
 template <typename key_t>
-std::vector<int64_t> permutation(const Tensor& keys, int bits, Philox start) {
-  using unsigned_t = std::make_unsigned_t<key_t>;
+std::vector<Item> permutation(const Tensor& keys, int bits, Philox start) {
   constexpr int width = sizeof(key_t) * 8;
-  const unsigned_t mask = bits < width ? (unsigned_t(1) << bits) - 1 : ~unsigned_t(0);
-  const unsigned_t sign = unsigned_t(1) << (width - 1);
+  const uint64_t mask = ~uint64_t{0} >> (64 - bits), sign = uint64_t{1} << (width - 1);
   const auto* key = keys.const_data_ptr<key_t>();
-  struct Item {
-    unsigned_t key;
-    int64_t value;
-  };
   std::vector<Item> items(keys.numel());
   for (size_t i = 0; i < items.size(); ++i) {
-    items[i] = {(static_cast<unsigned_t>(key[i]) ^ sign) & mask, static_cast<int64_t>(i)};
+    items[i] = {(static_cast<uint64_t>(key[i]) ^ sign) & mask, static_cast<int64_t>(i)};
   }
-  std::sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
-    return a.key != b.key ? a.key < b.key : a.value < b.value;
-  });
+  sort_by_key(items, bits);
 
   for (size_t begin = 0, end = 0; begin < items.size(); begin = end) {
     for (end = begin + 1; end < items.size() && items[end].key == items[begin].key;) {
@@ -237,9 +253,7 @@ std::vector<int64_t> permutation(const Tensor& keys, int bits, Philox start) {
       std::swap(items[begin + i].value, items[begin + sequence() % (i + 1)].value);
     }
   }
-  std::vector<int64_t> order(items.size());
-  std::transform(items.begin(), items.end(), order.begin(), [](const Item& i) { return i.value; });
-  return order;
+  return items;
 }
 
 Tensor& randperm_out_cuda(int64_t n, MaybeGenerator generator, Tensor& result) {
@@ -270,7 +284,7 @@ Tensor& randperm_out_cuda(int64_t n, MaybeGenerator generator, Tensor& result) {
   AT_DISPATCH_ALL_TYPES_AND(at::kHalf, result.scalar_type(), "randperm_out_cuda", [&] {
     auto* out = dense.mutable_data_ptr<scalar_t>();
     for (int64_t i = 0; i < n; ++i) {
-      out[i] = static_cast<scalar_t>(order[i]);
+      out[i] = static_cast<scalar_t>(order[i].value);
     }
   });
   if (!result.is_contiguous()) {
