@@ -35,15 +35,19 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--fast", action="store_true", help="a spread of cases, two samples each")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--json", type=Path, help="write every outcome to this file")
+    parser.add_argument("--again", type=Path, help="only what differed in a file of --json")
     return parser.parse_args()
 
 
 def wanted(cases: list[Case], given: argparse.Namespace) -> list[Case]:
+    failed = json.loads(given.again.read_text()) if given.again else []
+    again = {Case(**o["case"]) for o in failed if o["failures"]}
     chosen = [
         case for case in cases
         if (not given.check or case.check in given.check)
         and (not given.dtype or case.dtype in given.dtype)
         and fnmatch(case.name, given.op)
+        and (not given.again or case in again)
     ]  # fmt: skip
     return spread(chosen) if given.fast else chosen
 

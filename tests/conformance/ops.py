@@ -7,10 +7,12 @@ from functools import cache
 from typing import Any
 
 import torch
-from tests.conformance.agree import DisagreementError, agree, attempt
+from tests.conformance.agree import SEEDS, DisagreementError, agree, attempt, varies
 from tests.conformance.compare import Raised, difference, sharing
+from tests.conformance.references import REFERENCES
 from tests.conformance.twins import twins
 from torch.testing._internal import common_methods_invocations
+from torch.testing._internal.common_device_type import onlyCPU
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.common_utils import noncontiguous_like
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
@@ -28,7 +30,7 @@ WIDER = {
     torch.bfloat16: torch.float32,
     torch.complex64: torch.complex128,
     torch.int64: torch.float64,
-    torch.bool: torch.int64,
+    torch.bool: torch.uint8,
 }
 CPU_LACKS = ("not implemented for", "Unsupported dtype", "doesn't support tensors of type")
 
@@ -50,16 +52,22 @@ def cases(check: str) -> Iterator[tuple[str, str]]:
 
 
 def on_cuda(op: OpInfo, dtype: torch.dtype) -> bool:
-    return dtype in op.supported_dtypes("cuda")
+    return onlyCPU not in op.decorators and dtype in op.supported_dtypes("cuda")
 
 
 def differentiable(op: OpInfo, dtype: torch.dtype) -> bool:
+    if op.full_name in REFERENCES or not on_cuda(
+        op, dtype
+    ):  # there is no CPU whose gradients these could have
+        return False
     return dtype in op.supported_backward_dtypes("cuda") and dtype in (torch.float32, torch.float64)
 
 
 CONCERNS: dict[str, Callable[[OpInfo, torch.dtype], bool]] = {
     "forward": on_cuda,
-    "noncontiguous": lambda op, d: on_cuda(op, d) and d in (torch.float32, torch.complex64),
+    "noncontiguous": lambda op, d: (
+        on_cuda(op, d) and d in (torch.float32, torch.complex64) and op.full_name not in REFERENCES
+    ),
     "inplace": lambda op, d: on_cuda(op, d) and op.inplace_variant is not None,
     "out": lambda op, d: on_cuda(op, d) and op.supports_out,
     "backward": differentiable,
@@ -114,6 +122,8 @@ def same_forward(op: OpInfo, sample: SampleInput, dtype: torch.dtype) -> bool:
         answer, arguments = call(op, sample, device)
         return answer, arguments, sharing(arguments, answer)
 
+    if op.full_name in REFERENCES:
+        return same_as_reference(op, sample)
     if dtype in WIDER and cpu_lacks(call(op, sample, "cpu")[0]):
         return same_as_rounded(op, sample, dtype)
     return not isinstance(agree(run, values=op.name not in UNWRITTEN)[0], Raised)
@@ -121,6 +131,18 @@ def same_forward(op: OpInfo, sample: SampleInput, dtype: torch.dtype) -> bool:
 
 def cpu_lacks(answer: Any) -> bool:
     return isinstance(answer, Raised) and any(sign in answer.text for sign in CPU_LACKS)
+
+
+def same_as_reference(op: OpInfo, sample: SampleInput) -> bool:
+    """Only its first result is compared: the others are the kernel's own notes."""
+    expected, got = REFERENCES[op.full_name](sample), call(op, sample, "cuda")[0]
+    if isinstance(got, Raised):
+        raise DisagreementError(f"expected an answer, got {got.type}: {got.text}")
+    if expected is None:
+        return False
+    if found := difference(expected, got[0], close=True):
+        raise DisagreementError(found)
+    return True
 
 
 def same_as_rounded(op: OpInfo, sample: SampleInput, dtype: torch.dtype) -> bool:
@@ -132,12 +154,15 @@ def same_as_rounded(op: OpInfo, sample: SampleInput, dtype: torch.dtype) -> bool
         return leaf.to(WIDER[dtype]) if getattr(leaf, "dtype", None) is dtype else leaf
 
     def rounded(tensor: torch.Tensor) -> torch.Tensor:
-        narrow = {WIDER[dtype]: dtype, torch.complex64: torch.complex32}
+        narrow = {WIDER[dtype]: dtype, torch.complex64: torch.complex32}  # FFTs of half
         return tensor.to(narrow.get(tensor.dtype, tensor.dtype))
 
-    expected = tree_map_only(torch.Tensor, rounded, call(op, sample.transform(widened), "cpu")[0])
+    def wide(device: str) -> Any:
+        return tree_map_only(torch.Tensor, rounded, call(op, sample.transform(widened), device)[0])
+
+    random = varies(wide, "cpu", SEEDS)
     got = call(op, sample, "cuda")[0]
-    if found := difference(expected, got, close=True):
+    if found := difference(wide("cpu"), got, values=not random, close=True):
         raise DisagreementError(f"against {WIDER[dtype]}, rounded: {found}")
     return True
 
@@ -185,23 +210,23 @@ def gradients(op: OpInfo, sample: SampleInput, device: str, again: bool = False)
         return answer
     processed = sample.output_process_fn_grad(answer)
     inputs = followed(arguments)
-    first = attempt(derive, followed(processed), inputs, device, again)
+    first = attempt(derive, followed(processed), inputs, again)
     if not again or isinstance(first, Raised):
         return first
-    return first, attempt(derive, followed(first), inputs, device, False)
+    return first, attempt(derive, followed(first), inputs, False)
 
 
 def followed(tree: Any) -> list[torch.Tensor]:
     return [t for t in tree_leaves(tree) if isinstance(t, torch.Tensor) and t.requires_grad]
 
 
-def derive(results: list[Any], inputs: list[Any], device: str, again: bool) -> Any:
+def derive(results: list[Any], inputs: list[Any], again: bool) -> Any:
     dense = [t if t.layout is torch.strided else t.to_dense() for t in results]
     if not dense or not inputs:
         return None
     source = torch.Generator().manual_seed(7)
     arriving = [
-        torch.randn(t.shape, dtype=t.dtype, generator=source).to(device, copy=True) for t in dense
+        torch.randn(t.shape, dtype=t.dtype, generator=source).to(t.device, copy=True) for t in dense
     ]
     return torch.autograd.grad(dense, inputs, arriving, create_graph=again, allow_unused=True)
 

@@ -29,8 +29,10 @@ def twin(leaf: Any, device: str, storages: dict[int, torch.UntypedStorage]) -> A
         if stays:
             copy.stays_on_cpu = True
         return copy.requires_grad_(leaf.requires_grad)
-    if leaf == "cpu" or (isinstance(leaf, torch.device) and leaf.type == "cpu"):
-        return torch.device(device)
+    if isinstance(leaf, torch.device | str) and str(leaf).startswith(("cpu", "cuda")):
+        # A sample that names the other device means the CPU when it is itself on the GPU.
+        other = "cpu" if device == "cuda" else leaf
+        return torch.device(device if str(leaf) == "cpu" else other)
     if isinstance(leaf, torch.Generator):
         return torch.Generator(device).manual_seed(leaf.initial_seed())
     return leaf
