@@ -2,13 +2,27 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint types clean
+.PHONY: demo test conformance test-cuda-build lint types clean
 
 demo: .venv/installed
 	$(BIN)/anydevice devices
 
 test: lint types
 	$(BIN)/python -m pytest -q
+
+# The virtual GPU against PyTorch's own databases, whole: about fifteen minutes on two cores.
+conformance: .venv/installed
+	@failed=0; $(BIN)/python -m tests.conformance || failed=1; \
+	$(BIN)/python benchmarks/virtual_overhead.py || failed=1; exit $$failed
+
+# The same suite on a CUDA build of torch, on a machine without a GPU: about 5 GB of downloads.
+test-cuda-build: build/cuda/installed
+	build/cuda/bin/python -m tests.conformance
+
+build/cuda/installed: pyproject.toml
+	$(PYTHON) -m venv build/cuda
+	build/cuda/bin/python -m pip install --quiet torch==2.11.0 --editable '.[dev]'
+	@touch $@
 
 lint: .venv/installed
 	$(BIN)/ruff check

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from anydevice.devices.move import move as move
     from anydevice.devices.place import place as place
     from anydevice.devices.placement import placement as placement
+    from anydevice import virtual as virtual
     from anydevice.devices.report import devices as devices
 
 _HOME = {
@@ -41,7 +42,7 @@ _HOME = {
     "place": "devices.place",
     "placement": "devices.placement",
 }
-_ROOMS = ("devices",)  # packages, called like the function they are named after: ad.devices()
+_ROOMS = ("devices", "virtual")  # packages, called like the function they are named after: ad.devices()
 
 __all__ = ["UsageError", "__version__", *_HOME, *_ROOMS]
 

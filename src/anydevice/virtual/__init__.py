@@ -1,0 +1,18 @@
+"""A GPU that is not there, at PyTorch's own CUDA dispatch key; the CPU computes its numbers."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from anydevice.virtual.machine import disable as disable
+    from anydevice.virtual.machine import enable as enable
+    from anydevice.virtual.machine import enabled as enabled
+
+__all__ = ["disable", "enable", "enabled"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module 'anydevice.virtual' has no attribute {name!r}")
+    from anydevice.virtual import machine
+
+    return getattr(machine, name)

@@ -1,0 +1,129 @@
+"""The native library: compiled once for each torch, with the compiler at hand.
+
+`python -m anydevice.virtual.build` builds it ahead of time.
+"""
+
+import fcntl
+import hashlib
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+
+NATIVE = Path(__file__).parent / "native"
+FLAGS = ("-std=c++20", "-O2", "-g0", "-fPIC", "-shared", "-fvisibility=hidden", "-w")
+COMPILERS = ("c++", "g++", "clang++")
+
+# guard.cpp has what the others stand on; c_api.cpp calls them all.
+FIRST = "guard.cpp"
+LAST = "c_api.cpp"
+
+
+class BuildError(RuntimeError):
+    """The native library could not be built; the message says what to do."""
+
+
+def library() -> Path:
+    """The library for this torch, built if it is not there yet."""
+    path = cache_dir() / _key() / "anydevice_virtual.so"
+    if path.exists():
+        return path
+    with _locked(path.parent):
+        if not path.exists():
+            _build(path)
+    return path
+
+
+def cache_dir() -> Path:
+    """Where what is built is kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anydevice"
+
+
+def sources() -> list[Path]:
+    """The parts in the order they are compiled in."""
+    files = sorted(NATIVE.glob("*.cpp")) + sorted((NATIVE / "kernels").glob("*.cpp"))
+    return sorted(files, key=lambda file: (file.name != FIRST, file.name == LAST))
+
+
+def _build(path: Path) -> None:
+    compiler = _compiler()
+    unit, log = path.with_name("unit.cpp"), path.with_name("build.log")
+    unit.write_text("".join(f'#include "{file}"\n' for file in sources()), "utf-8")
+    unfinished = path.with_name(f"unfinished-{os.getpid()}.so")
+    torch = _torch()
+    command = [
+        *compiler,
+        *FLAGS,
+        *(f"-I{torch / folder}" for folder in ("include", "include/torch/csrc/api/include")),
+        f"-I{NATIVE}",
+        str(unit),
+        *("-o", str(unfinished)),
+        *(f"-L{torch / 'lib'}", "-ltorch_cpu", "-lc10"),
+    ]
+    print("anydevice: building the virtual GPU, once for this torch …", file=sys.stderr, flush=True)
+    begin = time.monotonic()
+    with log.open("w", encoding="utf-8") as output:
+        done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False)
+    if done.returncode != 0:
+        unfinished.unlink(missing_ok=True)
+        raise BuildError(
+            f"{compiler[0]} could not compile the virtual GPU for torch {_torch_version()}; "
+            f"its messages are in {log}."
+        )
+    os.replace(unfinished, path)
+    took = time.monotonic() - begin
+    print(f"anydevice: built in {took:.0f} s, kept in {path.parent}", file=sys.stderr, flush=True)
+
+
+def _compiler() -> list[str]:
+    chosen = shlex.split(os.environ.get("CXX", ""))
+    for candidate in [chosen] if chosen else [[name] for name in COMPILERS]:
+        if shutil.which(candidate[0]):
+            return candidate
+    wanted = f"CXX={chosen[0]}" if chosen else "a C++ compiler (c++, g++ or clang++)"
+    raise BuildError(
+        f"building the virtual GPU needs {wanted}, and none is on the PATH: "
+        "install the package g++ (Debian, Ubuntu), gcc-c++ (Fedora) or Xcode's command line tools."
+    )
+
+
+def _key() -> str:
+    """Names torch's version and everything else that the library is made from."""
+    made_from = hashlib.sha256(" ".join((*FLAGS, os.environ.get("CXX", ""))).encode())
+    for file in (*sources(), *sorted(NATIVE.rglob("*.h"))):
+        made_from.update(file.name.encode() + file.read_bytes())
+    return f"torch-{_torch_version()}-{made_from.hexdigest()[:16]}"
+
+
+def _torch() -> Path:
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
+        raise BuildError("the virtual GPU is built against torch, and torch is not installed.")
+    return Path(spec.origin).parent
+
+
+def _torch_version() -> str:
+    return version("torch")
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Holds other processes off, so that one of them builds and the rest find it built."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+if __name__ == "__main__":
+    try:
+        print(library())
+    except BuildError as error:
+        sys.exit(f"anydevice: {error}")

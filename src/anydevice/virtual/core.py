@@ -1,0 +1,57 @@
+"""The native library as Python calls it: loaded once, its functions' types declared."""
+
+import ctypes
+from collections.abc import Callable
+from functools import cache
+
+from anydevice.virtual import build
+
+
+class Gpu(ctypes.Structure):
+    """`anydevice::Gpu` in native/anydevice.h."""
+
+    _fields_ = (
+        ("memory", ctypes.c_int64),
+        ("multiprocessors", ctypes.c_int),
+        ("threads_per_multiprocessor", ctypes.c_int),
+        ("capability", ctypes.c_int),
+    )
+
+
+TEXT = (
+    "anydevice_enable",
+    "anydevice_touch",
+    "anydevice_set_current_device",
+    "anydevice_memory_stat_names",
+    "anydevice_memory_snapshot",
+)
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """The native library, built and loaded at the first call."""
+    loaded = ctypes.CDLL(str(build.library()))
+    for name in TEXT:
+        getattr(loaded, name).restype = ctypes.c_char_p
+    loaded.anydevice_current_stream.restype = ctypes.c_int64
+    loaded.anydevice_set_current_stream.argtypes = (ctypes.c_int, ctypes.c_int64)
+    loaded.anydevice_memory_set_fraction.argtypes = (ctypes.c_int, ctypes.c_double)
+    loaded.anydevice_memory_fraction.restype = ctypes.c_double
+    return loaded
+
+
+def check(error: bytes | None) -> None:
+    """Raises what a native function reports."""
+    if error is None:
+        return
+    import torch
+
+    text = error.decode()
+    raise (torch.AcceleratorError if text.startswith("CUDA error") else RuntimeError)(text)
+
+
+def pair(function: Callable[..., None], device: int) -> tuple[int, int]:
+    """Calls a native function that writes two figures of a device."""
+    first, second = ctypes.c_int64(), ctypes.c_int64()
+    function(device, ctypes.byref(first), ctypes.byref(second))
+    return first.value, second.value

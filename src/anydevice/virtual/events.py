@@ -1,0 +1,102 @@
+"""What a program does that costs time on a GPU, and where: transfers, synchronisations, memory.
+
+with listening(print):
+    loss.item()
+"""
+
+import ctypes
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+
+from anydevice.virtual import core
+
+KINDS = ("transfer", "synchronise", "allocate", "release")
+HOST = -1
+
+
+@dataclass(frozen=True)
+class Event:
+    """One report of the core. A device is its index, or HOST."""
+
+    kind: str
+    op: str
+    bytes: int
+    source: int
+    destination: int
+    pinned: bool
+    blocking: bool
+    file: str
+    line: int
+
+    @property
+    def where(self) -> str:
+        """The user's line: `train.py:17`."""
+        return f"{os.path.basename(self.file)}:{self.line}"
+
+
+class _Report(ctypes.Structure):
+    """`anydevice::Report` in native/anydevice.h."""
+
+    _fields_ = (
+        ("event", ctypes.c_int),
+        ("op", ctypes.c_char_p),
+        ("bytes", ctypes.c_int64),
+        ("source", ctypes.c_int),
+        ("destination", ctypes.c_int),
+        ("pinned", ctypes.c_bool),
+        ("blocking", ctypes.c_bool),
+    )
+
+
+_Listener = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Report))
+
+
+@contextmanager
+def listening(tell: Callable[[Event], None]) -> Iterator[None]:
+    """Calls `tell` with each event of this process, in the thread that caused it."""
+
+    def heard(pointer: "ctypes._Pointer[_Report]") -> None:
+        report = pointer.contents
+        file, line = _user_line(sys._getframe(1))
+        tell(
+            Event(
+                kind=KINDS[report.event],
+                op=report.op.decode(),
+                bytes=report.bytes,
+                source=report.source,
+                destination=report.destination,
+                pinned=report.pinned,
+                blocking=report.blocking,
+                file=file,
+                line=line,
+            )
+        )
+
+    listener = _Listener(heard)
+    library = core.library()
+    library.anydevice_listen(listener)
+    try:
+        yield
+    finally:
+        library.anydevice_listen(None)
+
+
+def _user_line(frame: FrameType | None) -> tuple[str, int]:
+    """The innermost frame outside torch and anydevice."""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(_libraries()):
+            return file, frame.f_lineno
+        frame = frame.f_back
+    return "", 0
+
+
+def _libraries() -> tuple[str, ...]:
+    import torch
+
+    packages = (os.path.dirname(torch.__file__), os.path.dirname(os.path.dirname(__file__)))
+    return (*(folder + os.sep for folder in packages), "<")

@@ -1,0 +1,271 @@
+// Making aliases and undoing them. An alias shares no code path with its original: views take their
+// device from the storage, so the alias has a CPU storage of its own, kept with the bytes it stands for.
+#include "alias.h"
+
+#include <ATen/NestedTensorImpl.h>
+#include <ATen/SparseCsrTensorImpl.h>
+#include <ATen/SparseTensorImpl.h>
+#include <c10/core/CPUAllocator.h>
+
+namespace anydevice {
+namespace {
+
+using c10::StorageImpl;
+using c10::TensorImpl;
+using StoragePtr = c10::intrusive_ptr<StorageImpl>;
+
+StoragePtr host_storage(size_t bytes, c10::DataPtr data) {
+  return c10::make_intrusive<StorageImpl>(
+      StorageImpl::use_byte_size_t(),
+      static_cast<int64_t>(bytes),
+      std::move(data),
+      c10::GetAllocator(host().type()),
+      /*resizable=*/true);
+}
+
+StoragePtr new_alias(StorageImpl& storage) {
+  return host_storage(storage.nbytes(), {storage.mutable_data(), host()});
+}
+
+// Bytes that are not ours (a copy-on-write clone, memory lent by another library).
+StoragePtr alias_of_foreign(StorageImpl& storage) {
+  auto* keeper = new c10::Storage(StoragePtr::reclaim_copy(&storage));
+  auto let_go = [](void* keeper) { delete static_cast<c10::Storage*>(keeper); };
+  return host_storage(storage.nbytes(), {storage.mutable_data(), keeper, let_go, host()});
+}
+
+StoragePtr alias_of(StorageImpl& storage) {
+  auto* block = storage._mutable_data_ptr_no_checks().cast_context<Block>(&release_block);
+  if (block == nullptr) {
+    return alias_of_foreign(storage);
+  }
+  auto* alias = block->alias.load(std::memory_order_acquire);
+  if (alias == nullptr) {
+    auto fresh = new_alias(storage);
+    if (block->alias.compare_exchange_strong(alias, fresh.get())) {
+      alias = fresh.release();
+    }
+  }
+  if (C10_UNLIKELY(alias->nbytes() != storage.nbytes())) {
+    alias->set_nbytes(storage.nbytes());
+  }
+  return StoragePtr::reclaim_copy(alias);
+}
+
+void adopt_storage(StorageImpl& storage, DeviceIndex device) {
+  const auto bytes = storage.nbytes();
+  auto data = std::move(storage._mutable_data_ptr_no_checks());
+  storage.set_data_ptr_noswap(adopt(std::move(data), bytes, device));
+  storage.set_allocator(allocator());
+}
+
+// torch changes a tensor's keys, but leaves its device to whoever made it.
+struct DeviceOf : TensorImpl {
+  static constexpr auto member() { return &DeviceOf::device_opt_; }
+};
+
+void change_device(TensorImpl& tensor, Device device) {
+  tensor._change_backend_component_keys(device);
+  tensor.*DeviceOf::member() = device;
+}
+
+bool on_host(const at::Tensor& tensor) { return tensor.device().type() == host().type(); }
+
+c10::intrusive_ptr<TensorImpl> copy_of(const TensorImpl& tensor) {
+  return tensor.shallow_copy_and_detach(
+      tensor.version_counter(), /*allow_tensor_metadata_change=*/true);
+}
+
+at::SparseTensorImpl* sparse(const at::Tensor& tensor) {
+  return static_cast<at::SparseTensorImpl*>(tensor.unsafeGetTensorImpl());
+}
+
+at::SparseCsrTensorImpl* compressed(const at::Tensor& tensor) {
+  return static_cast<at::SparseCsrTensorImpl*>(tensor.unsafeGetTensorImpl());
+}
+
+// Applies `change` to the tensors that a sparse tensor is made of.
+template <typename Change>
+void change_members(const at::Tensor& tensor, Change change) {
+  if (tensor.is_sparse()) {
+    auto* impl = sparse(tensor);
+    const bool coalesced = impl->coalesced();
+    auto indices = impl->indices(), values = impl->values();
+    change(indices);
+    change(values);
+    impl->set_indices_and_values_unsafe(indices, values);
+    impl->set_coalesced(coalesced);
+  } else {
+    auto* impl = compressed(tensor);
+    auto compressed_indices = impl->compressed_indices(), plain_indices = impl->plain_indices(),
+         values = impl->values();
+    change(compressed_indices);
+    change(plain_indices);
+    change(values);
+    impl->set_member_tensors(compressed_indices, plain_indices, values, impl->sizes());
+  }
+}
+
+bool has_members(const at::Tensor& tensor) {
+  const auto layout = tensor.layout();
+  return C10_UNLIKELY(layout != c10::kStrided) && layout != c10::kJagged && layout != c10::kMkldnn;
+}
+
+}  // namespace
+
+void release_alias(Block& block) {
+  auto* alias = block.alias.exchange(nullptr);
+  if (alias == nullptr) {
+    return;
+  }
+  const auto owned = StoragePtr::reclaim(alias);
+  if (C10_UNLIKELY(owned.use_count() > 1)) {
+    owned->set_data_ptr_noswap(std::move(block.bytes));
+  }
+}
+
+// Meta's kernels still want to see the numbers that Python wrote beside a tensor.
+bool has_alias(const at::Tensor& tensor) {
+  return tensor.defined() &&
+      (tensor.is_cuda() ||
+       (machine.hollow && tensor.is_cpu() && !tensor.unsafeGetTensorImpl()->is_wrapped_number()));
+}
+
+at::Tensor Aliases::make(const at::Tensor& original) {
+  auto impl = copy_of(*original.unsafeGetTensorImpl());
+  auto alias = at::Tensor(impl);
+  if (C10_LIKELY(impl->has_storage())) {
+    impl->set_storage_keep_dtype(c10::Storage(alias_of(*original.storage().unsafeGetStorageImpl())));
+  }
+  change_device(*impl, host());
+  if (has_members(alias)) {
+    change_members(alias, [&](at::Tensor& member) { member = of(member); });
+  }
+  return alias;
+}
+
+at::Tensor Aliases::of(const at::Tensor& tensor) {
+  if (!has_alias(tensor)) {
+    return tensor;
+  }
+  constexpr size_t worth_searching = 8;  // beyond are foreach lists, which hold no tensor twice
+  if (pairs_.size() <= worth_searching) {
+    for (const auto& pair : pairs_) {
+      if (pair.original.is_same(tensor)) {
+        return pair.alias;
+      }
+    }
+  }
+  auto alias = make(tensor);
+  pairs_.push_back({tensor, alias});
+  return alias;
+}
+
+const Aliases::Pair* Aliases::pair_of(const TensorImpl* alias) const {
+  for (const auto& pair : pairs_) {
+    if (pair.alias.unsafeGetTensorImpl() == alias) {
+      return &pair;
+    }
+  }
+  return nullptr;
+}
+
+const at::Tensor* Aliases::original_sharing(const StorageImpl* storage) const {
+  for (const auto& pair : pairs_) {
+    if (pair.alias.has_storage() && pair.alias.storage().unsafeGetStorageImpl() == storage) {
+      return &pair.original;
+    }
+  }
+  return nullptr;
+}
+
+void Aliases::move_storage(TensorImpl& result, DeviceIndex device) {
+  auto* storage = result.unsafe_storage().unsafeGetStorageImpl();
+  if (storage->device().is_cuda()) {
+    return;  // moved with another result that shares it
+  }
+  if (c10::raw::intrusive_ptr::use_count(storage) > 1) {
+    if (const auto* original = original_sharing(storage)) {
+      result.set_storage_keep_dtype(original->storage());
+      return;
+    }
+  }
+  adopt_storage(*storage, device);
+}
+
+void Aliases::to_device(at::Tensor& result, DeviceIndex device) {
+  if (!result.defined()) {
+    return;
+  }
+  if (result.use_count() > 1) {
+    if (const auto* pair = pair_of(result.unsafeGetTensorImpl())) {
+      result = pair->original;
+      return;
+    }
+  }
+  if (!on_host(result)) {
+    return;
+  }
+  auto& impl = *result.unsafeGetTensorImpl();
+  if (C10_LIKELY(impl.has_storage())) {
+    move_storage(impl, device);
+    device = impl.unsafe_storage().device().index();
+  }
+  change_device(impl, Device(c10::kCUDA, device));
+  if (has_members(result)) {
+    change_members(result, [&](at::Tensor& member) { to_device(member, device); });
+  }
+}
+
+void Aliases::carry_back() {
+  for (const auto& pair : pairs_) {
+    if (pair.original.is_cuda()) {
+      carry_back(pair);
+    }
+  }
+}
+
+void Aliases::carry_back(const Pair& pair) {
+  if (has_members(pair.alias)) {
+    carry_back_members(pair);
+    return;
+  }
+  auto& original = *pair.original.unsafeGetTensorImpl();
+  auto& alias = *pair.alias.unsafeGetTensorImpl();
+  if (!alias.has_storage()) {
+    return;
+  }
+  const auto device = pair.original.device().index();
+  auto& mine = *original.unsafe_storage().unsafeGetStorageImpl();
+  auto& theirs = *alias.unsafe_storage().unsafeGetStorageImpl();
+  const auto* block = mine._mutable_data_ptr_no_checks().cast_context<Block>(&release_block);
+  const bool set_to_another = block != nullptr && block->alias.load() != &theirs;
+  if (set_to_another) {
+    move_storage(alias, device);
+    original.set_storage_keep_dtype(alias.storage());
+  } else if (theirs.nbytes() != mine.nbytes() || theirs.data() != mine.data()) {
+    const auto bytes = theirs.nbytes();
+    auto resized = std::move(theirs._mutable_data_ptr_no_checks());
+    mine.set_data_ptr_noswap(adopt(std::move(resized), bytes, device));
+    mine.set_nbytes(bytes);
+  }
+  if (original.sizes() != alias.sizes() || original.strides() != alias.strides() ||
+      original.storage_offset() != alias.storage_offset()) {
+    original.set_sizes_and_strides(alias.sizes(), alias.strides(), alias.storage_offset());
+  }
+}
+
+void Aliases::carry_back_members(const Pair& pair) {
+  const auto device = pair.original.device();
+  auto alias = pair.alias.getIntrusivePtr();
+  change_device(*alias, device);
+  change_members(pair.alias, [&](at::Tensor& member) {
+    if (const auto* known = pair_of(member.unsafeGetTensorImpl())) {
+      carry_back(*known);
+    }
+    to_device(member, device.index());
+  });
+  pair.original.unsafeGetTensorImpl()->shallow_copy_from(alias);
+}
+
+}  // namespace anydevice

@@ -1,0 +1,41 @@
+// A CUDA tensor and its alias: the same bytes (or, hollow, the same size) as a tensor that the CPU's
+// (Meta's) kernels take. `Aliases` holds those of one call and turns its results into CUDA tensors.
+#pragma once
+
+#include "anydevice.h"
+
+#include <c10/util/SmallVector.h>
+
+namespace anydevice {
+
+inline Device host() { return machine.hollow ? Device(c10::kMeta) : Device(c10::kCPU); }
+
+class Aliases {
+ public:
+  // The alias of a CUDA tensor; any other tensor is its own, except that hollow kernels see no bytes.
+  at::Tensor of(const at::Tensor& tensor);
+
+  // A result of the kernel, as a CUDA tensor: the original of an alias, a view of an original's
+  // storage, or a fresh tensor whose bytes become the device's.
+  void to_device(at::Tensor& result, DeviceIndex device);
+
+  // Sizes, strides and storage that the kernel gave to an alias become its original's.
+  void carry_back();
+
+ private:
+  struct Pair {
+    at::Tensor original;
+    at::Tensor alias;
+  };
+
+  at::Tensor make(const at::Tensor& original);
+  void carry_back(const Pair& pair);
+  void carry_back_members(const Pair& pair);
+  void move_storage(c10::TensorImpl& result, DeviceIndex device);
+  const at::Tensor* original_sharing(const c10::StorageImpl* storage) const;
+  const Pair* pair_of(const c10::TensorImpl* alias) const;
+
+  c10::SmallVector<Pair, 6> pairs_;
+};
+
+}  // namespace anydevice

@@ -1,0 +1,152 @@
+// What the parts of the virtual GPU share. Each part is one .cpp file; all of them are compiled as
+// one unit, in the order that build.py names, since torch's headers are what costs the time.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/AutogradState.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <torch/library.h>
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#define ANYDEVICE_API extern "C" __attribute__((visibility("default")))
+
+namespace anydevice {
+
+using c10::Device;
+using c10::DeviceIndex;
+
+// ---- the machine (guard.cpp): set by enable(), fixed at the first use ----
+
+constexpr int max_gpus = 16;
+
+struct Gpu {
+  int64_t memory = 0;  // bytes
+  int multiprocessors = 0;
+  int threads_per_multiprocessor = 0;
+  int capability = 0;  // 90 is 9.0
+};
+
+struct Machine {
+  int gpus = 0;
+  bool hollow = false;  // storages with a size and no bytes; kernels run on Meta
+  bool forked = false;  // this process is a child of one that used its virtual GPUs
+  Gpu gpu[max_gpus];
+};
+
+extern Machine machine;
+
+DeviceIndex current_device();  // of this thread
+void set_current_device(DeviceIndex device);
+int64_t current_stream(DeviceIndex device);
+void set_current_stream(DeviceIndex device, int64_t stream);
+
+inline DeviceIndex index_of(std::optional<Device> device) {
+  return device && device->has_index() ? device->index() : current_device();
+}
+
+// Autograd would give each device a thread of its own, which doubles OpenMP's threads and wants the
+// GIL while Python is ending. Backward runs in the thread that called it instead.
+inline void run_backward_in_the_calling_thread() {
+  auto& state = c10::AutogradState::get_tls_state();
+  if (C10_UNLIKELY(state.get_multithreading_enabled())) {
+    state.set_multithreading_enabled(false);
+  }
+}
+
+void install_guard();
+void remove_guard();
+void install_hooks();  // hooks.cpp
+void remove_hooks();
+
+// Throws "Cannot re-initialize CUDA in forked subprocess. ..." in a forked child.
+[[noreturn]] void refuse_forked();
+inline void check_usable() {
+  if (C10_UNLIKELY(machine.forked)) {
+    refuse_forked();
+  }
+}
+
+// ---- memory (memory.cpp) ----
+
+// What stands behind every CUDA DataPtr as its context; `release_block` is the deleter.
+struct Block {
+  c10::DataPtr bytes;  // the host memory; empty when hollow
+  size_t size = 0;     // as asked for, in bytes
+  DeviceIndex device = 0;
+  void* counted = nullptr;                            // the allocator's own note of it
+  std::atomic<c10::StorageImpl*> alias{nullptr};      // the same bytes as a CPU storage (dispatch.cpp)
+};
+
+void release_block(void* block);  // ends with release_alias(*block), then frees the bytes
+
+c10::DeviceAllocator* allocator();
+c10::DataPtr allocate(size_t bytes, DeviceIndex device);  // on this device, whatever is current
+// Host bytes that a CPU kernel has just made become the device's: counted, with the capacity checked.
+c10::DataPtr adopt(c10::DataPtr bytes, size_t size, DeviceIndex device);
+
+// dispatch.cpp: the alias goes with its block. If a kernel kept the alias, it inherits the bytes.
+void release_alias(Block& block);
+
+// ---- random numbers (random.cpp) ----
+
+const at::Generator& default_generator(DeviceIndex device);
+at::Generator new_generator(DeviceIndex device);
+// The CPU stream of a CUDA generator (the device's default one if none is given), for ops whose
+// order of draws on the card is not known.
+at::Generator cpu_stream(const std::optional<at::Generator>& generator, DeviceIndex device);
+
+// ---- kernels ----
+
+// Like TORCH_LIBRARY_IMPL(ns, key, m), but run by enable(), after every op that PyTorch names for CUDA
+// was given the common kernel: what is registered here wins. Kernels given to m.impl() as they are see
+// CUDA tensors; those wrapped in composed<&function>() see host tensors (Meta ones when hollow).
+#define ANYDEVICE_IMPL(ns, key, m) ANYDEVICE_IMPL_(ns, key, m, C10_UID)
+#define ANYDEVICE_IMPL_(ns, key, m, uid)                                                            \
+  static void C10_CONCATENATE(anydevice_impl_##ns##_##key##_, uid)(torch::Library&);                \
+  static const bool C10_CONCATENATE(anydevice_listed_##ns##_##key##_, uid) =                        \
+      ::anydevice::list_part(                                                                       \
+          #ns, c10::DispatchKey::key, &C10_CONCATENATE(anydevice_impl_##ns##_##key##_, uid));       \
+  void C10_CONCATENATE(anydevice_impl_##ns##_##key##_, uid)(torch::Library & m)
+
+void register_kernels(const char* ops);  // ops.py's list, a line an op (dispatch.cpp)
+void unregister_kernels();
+
+bool list_part(const char* ns, c10::DispatchKey key, void (*register_kernels)(torch::Library&));
+
+// The common kernel around `target`: CUDA arguments become host aliases, `target` is called with them,
+// its results become CUDA tensors.
+torch::CppFunction aliased(c10::KernelFunction target);
+
+template <auto* function>
+torch::CppFunction composed() {
+  return aliased(c10::KernelFunction::makeFromUnboxedFunction(
+      c10::CompileTimeFunctionPointer<std::remove_pointer_t<decltype(function)>, function>()));
+}
+
+// ---- events (events.cpp): reported only while someone listens ----
+
+enum class Event : int { transfer = 0, synchronise = 1, allocate = 2, release = 3 };
+
+struct Report {
+  Event event;
+  const char* op;          // "aten::copy_", "cudaMalloc", …
+  int64_t bytes = 0;
+  int source = -1;         // device index, -1: the host
+  int destination = -1;
+  bool pinned = false;
+  bool blocking = false;
+};
+
+extern std::atomic<void (*)(const Report*)> listener;
+
+inline void report(const Report& what) {
+  if (auto* heard = listener.load(std::memory_order_relaxed); C10_UNLIKELY(heard != nullptr)) {
+    heard(&what);
+  }
+}
+
+}  // namespace anydevice

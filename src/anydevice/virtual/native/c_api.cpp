@@ -1,0 +1,111 @@
+// What Python calls: plain C functions through ctypes (errors as text, null: done), and as ops what
+// takes or returns torch's own types.
+#include "anydevice.h"
+
+#include <pthread.h>
+#include <torch/csrc/autograd/engine.h>
+
+#include <mutex>
+
+namespace anydevice {
+namespace {
+
+template <typename Work>
+const char* attempt(Work work) {
+  static thread_local std::string error;
+  try {
+    work();
+    return nullptr;
+  } catch (const c10::Error& raised) {
+    error = raised.what_without_backtrace();
+  } catch (const std::exception& raised) {
+    error = raised.what();
+  }
+  return error.c_str();
+}
+
+// From here on a forked child may not use the GPUs, as CUDA's own context does not survive a fork.
+void touch() {
+  check_usable();
+  static std::once_flag once;
+  std::call_once(once, [] {
+    pthread_atfork(nullptr, nullptr, [] { machine.forked = true; });
+  });
+}
+
+at::Generator generator(int64_t device) {
+  return default_generator(static_cast<DeviceIndex>(device));
+}
+
+void resize_storage(at::Tensor whole, int64_t bytes) {
+  auto& storage = *whole.storage().unsafeGetStorageImpl();
+  auto resized = allocate(bytes, storage.device().index());
+  if (const auto kept = std::min<size_t>(bytes, storage.nbytes());
+      kept > 0 && resized.get() != nullptr) {
+    std::memcpy(resized.get(), storage.data(), kept);
+  }
+  storage.set_data_ptr_noswap(std::move(resized));
+  storage.set_nbytes(static_cast<size_t>(bytes));
+}
+
+TORCH_LIBRARY_FRAGMENT(anydevice, m) {
+  m.def("default_generator(int device) -> Generator?", TORCH_FN(generator));
+  m.def("resize_storage(Tensor whole, int bytes) -> ()", TORCH_FN(resize_storage));
+}
+
+}  // namespace
+}  // namespace anydevice
+
+using anydevice::attempt;
+using anydevice::DeviceIndex;
+using anydevice::machine;
+
+ANYDEVICE_API const char* anydevice_enable(
+    int gpus, int hollow, const anydevice::Gpu* gpu, const char* ops) {
+  return attempt([&] {
+    // While no device is in sight the engine decides that it needs no device threads.
+    torch::autograd::Engine::get_default_engine().initialize_device_threads_pool();
+    machine.hollow = hollow != 0;
+    std::copy_n(gpu, gpus, machine.gpu);
+    machine.gpus = gpus;
+    anydevice::install_guard();
+    anydevice::install_hooks();
+    c10::SetAllocator(c10::kCUDA, anydevice::allocator(), /*priority=*/255);
+    anydevice::register_kernels(ops);
+  });
+}
+
+ANYDEVICE_API void anydevice_disable() {
+  anydevice::unregister_kernels();
+  anydevice::remove_hooks();
+  anydevice::remove_guard();
+  machine.gpus = 0;
+}
+
+ANYDEVICE_API const char* anydevice_touch() { return attempt(&anydevice::touch); }
+
+ANYDEVICE_API int anydevice_forked() { return machine.forked; }
+
+ANYDEVICE_API int anydevice_device_count() { return machine.gpus; }
+
+ANYDEVICE_API int anydevice_current_device() { return anydevice::current_device(); }
+
+ANYDEVICE_API const char* anydevice_set_current_device(int device) {
+  return attempt([&] { anydevice::set_current_device(static_cast<DeviceIndex>(device)); });
+}
+
+ANYDEVICE_API int64_t anydevice_current_stream(int device) {
+  return anydevice::current_stream(static_cast<DeviceIndex>(device));
+}
+
+ANYDEVICE_API void anydevice_set_current_stream(int device, int64_t stream) {
+  anydevice::set_current_stream(static_cast<DeviceIndex>(device), stream);
+}
+
+ANYDEVICE_API void anydevice_synchronize(int device) {
+  anydevice::report({anydevice::Event::synchronise, "cudaDeviceSynchronize", 0, device});
+}
+
+ANYDEVICE_API void anydevice_listen(void (*listener)(const anydevice::Report*)) {
+  anydevice::listener.store(listener);
+}

@@ -1,0 +1,163 @@
+// The bookkeeping of PyTorch's CUDACachingAllocator for one device: the same blocks, segments and
+// statistics over a simulated card. Its addresses have no bytes behind them; no torch is needed.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <unordered_set>
+#include <vector>
+
+namespace anydevice::memory {
+
+constexpr size_t kMiB = size_t{1} << 20;
+constexpr size_t kUnlimited = std::numeric_limits<size_t>::max();
+
+// What PYTORCH_ALLOC_CONF can change, with PyTorch's defaults.
+struct Settings {
+  size_t max_split_size = kUnlimited;
+  size_t max_non_split_rounding = 20 * kMiB;
+  size_t large_segment_size = 20 * kMiB;
+  double garbage_collection_threshold = 0;
+  bool expandable_segments = false;
+  // Divisions between two powers of 2, for sizes from 1 MiB to 64 GiB; 0 or 1 is "no rounding".
+  std::array<size_t, 16> roundup_power2_divisions{};
+};
+
+struct Stat {
+  int64_t current = 0, peak = 0, allocated = 0, freed = 0;
+  void add(int64_t amount);  // a negative amount is a decrease
+  void reset_accumulated() { allocated = freed = 0; }
+  void reset_peak() { peak = current; }
+};
+
+using Stats3 = std::array<Stat, 3>;  // both pools, the small pool, the large pool
+
+struct Statistics {
+  Stats3 allocation, segment, active, inactive_split;
+  Stats3 allocated_bytes, reserved_bytes, active_bytes, inactive_split_bytes, requested_bytes;
+  Stat oversize_allocations, oversize_segments;
+  int64_t num_alloc_retries = 0, num_ooms = 0, num_sync_all_streams = 0;
+  int64_t num_device_alloc = 0, num_device_free = 0;
+  int64_t max_split_size = 0;
+
+  std::array<Stats3*, 9> by_pool();
+};
+
+// Thrown when the card cannot give the memory: the figures of PyTorch's message.
+struct OutOfMemory {
+  size_t tried, total, free;
+  std::optional<size_t> allowed;  // set by a memory fraction
+  size_t allocated, reserved;
+};
+
+struct Pool;
+struct Block;
+struct ExpandableSegment;
+
+struct BlockInfo {
+  uint64_t address;
+  size_t size, requested;
+  bool allocated, active;
+};
+
+struct SegmentInfo {
+  uint64_t address;
+  int64_t stream;
+  size_t total = 0, allocated = 0, active = 0, requested = 0;
+  bool large, expandable;
+  std::vector<BlockInfo> blocks;
+};
+
+// The card's memory as its driver hands it out. Addresses only ever increase, so that the order of
+// segments is the order in which they were asked for.
+class Driver {
+ public:
+  explicit Driver(size_t total) : total_(total) {}
+  bool take(size_t size);
+  void give_back(size_t size) { used_ -= size; }
+  uint64_t reserve_addresses(size_t size);
+  size_t total() const { return total_; }
+  size_t free() const { return used_ < total_ ? total_ - used_ : 0; }
+  void resize(size_t total) { total_ = total; }
+  void set_outside(size_t bytes);  // the context, other processes, library workspaces
+
+ private:
+  size_t total_, used_ = 0, outside_ = 0;
+  uint64_t next_address_ = uint64_t{0x7f0000000000};
+};
+
+class CachingAllocator {
+ public:
+  explicit CachingAllocator(size_t total, Settings settings = {});
+  ~CachingAllocator();
+  CachingAllocator(const CachingAllocator&) = delete;
+  CachingAllocator& operator=(const CachingAllocator&) = delete;
+
+  Block* allocate(size_t requested, int64_t stream);  // throws OutOfMemory
+  void free(Block* block);
+  void record_stream(Block* block, int64_t stream);
+  void empty_cache();
+
+  void configure(const Settings& settings);
+  void set_memory_fraction(double fraction);
+  double memory_fraction() const;
+  void set_capacity(size_t total, size_t outside);
+  std::pair<size_t, size_t> free_and_total() const;
+
+  Statistics statistics() const;
+  void reset_accumulated();
+  void reset_peak();
+  std::vector<SegmentInfo> snapshot() const;
+  size_t largest_cached() const;
+
+  static uint64_t address(const Block* block);
+  static size_t size(const Block* block);
+  static size_t round_size(size_t requested, const Settings& settings);
+  static size_t segment_size(size_t rounded, const Settings& settings);
+
+ private:
+  struct Request;
+  using Counted = Stats3 Statistics::*;
+
+  void count(Counted stat, const Pool& pool, int64_t amount);
+  void count_oversize(Stat& stat, size_t size, int64_t amount);
+
+  bool find_free(Request& request);
+  bool ask_driver(Request& request, bool retry);
+  Block* hand_out(Request& request);
+  bool should_split(const Block& block, size_t size) const;
+  void give_back_block(Block* block);
+  size_t merge(Block* into, Block* neighbour);
+  void finish_awaiting();
+
+  void collect_garbage();
+  bool release_oversize(const Request& request);
+  void release_all();
+  void release_pool(Pool& pool);
+  void release_segment(Block* block);
+
+  Block* grow_expandable(const Request& request);
+  Block* find_expandable(const Request& request);
+  bool map(Block* block, size_t size);
+  void unmap(Block* block);
+
+  mutable std::mutex mutex_;
+  Settings settings_;
+  Driver driver_;
+  Statistics stats_;
+  std::unique_ptr<Pool> small_, large_;
+  std::unordered_set<Block*> active_;    // handed out, or waiting for a stream
+  std::vector<Block*> awaiting_;         // freed, but used on another stream
+  std::vector<std::unique_ptr<ExpandableSegment>> expandable_;
+  size_t reserved_ = 0;
+  std::optional<double> fraction_;
+  size_t allowed_ = 0;
+};
+
+}  // namespace anydevice::memory

@@ -1,0 +1,282 @@
+// The common kernel: CUDA tensors in, their aliases to the CPU's kernel, CUDA tensors out.
+// It runs for nearly every op of a program, so it allocates only the aliases themselves.
+#include "alias.h"
+#include "signature.h"
+
+#include <mutex>
+#include <sstream>
+
+namespace anydevice {
+namespace {
+
+using c10::DispatchKey;
+using c10::DispatchKeySet;
+using c10::IValue;
+using torch::jit::Stack;
+
+struct Devices {
+  std::optional<DeviceIndex> first;
+  bool mixed = false;
+
+  void see(const at::Tensor& tensor) {
+    if (!tensor.defined()) {
+      return;
+    }
+    const auto device = tensor.device();
+    if (!device.is_cuda() || (first && *first != device.index())) {
+      mixed = true;
+    } else {
+      first = device.index();
+    }
+  }
+};
+
+Devices devices_of(const Signature& signature, const IValue* arguments) {
+  Devices devices;
+  for (const auto& slot : signature.slots) {
+    const auto& value = arguments[slot.index];
+    if (slot.kind == Kind::tensor) {
+      if (value.isTensor()) {
+        devices.see(value.toTensor());
+      }
+    } else if (slot.kind == Kind::tensors || slot.kind == Kind::optional_tensors) {
+      if (value.isList()) {
+        for (const IValue& element : value.toListRef()) {
+          if (element.isTensor()) {
+            devices.see(element.toTensor());
+          }
+        }
+      }
+    }
+  }
+  return devices;
+}
+
+IValue aliases_of_list(Aliases& aliases, const IValue& list) {
+  if (list.isTensorList()) {
+    c10::List<at::Tensor> host;
+    host.reserve(list.toListRef().size());
+    for (const IValue& element : list.toListRef()) {
+      host.push_back(aliases.of(element.toTensor()));
+    }
+    return host;
+  }
+  c10::List<std::optional<at::Tensor>> host;
+  host.reserve(list.toListRef().size());
+  for (const IValue& element : list.toListRef()) {
+    host.push_back(
+        element.isTensor() ? std::optional(aliases.of(element.toTensor())) : std::nullopt);
+  }
+  return host;
+}
+
+// Returns the device that the results belong to, -1 for the host.
+DeviceIndex to_host(
+    const Signature& signature, const Devices& devices, IValue* arguments, Aliases& aliases) {
+  auto device = devices.first.value_or(current_device());
+  for (const auto& slot : signature.slots) {
+    auto& value = arguments[slot.index];
+    switch (slot.kind) {
+      case Kind::tensor:
+        if (value.isTensor()) {
+          value = aliases.of(value.toTensor());
+        }
+        break;
+      case Kind::tensors:
+      case Kind::optional_tensors:
+        if (value.isList()) {
+          value = aliases_of_list(aliases, value);
+        }
+        break;
+      case Kind::device:
+        if (value.isDevice()) {
+          const auto wanted = value.toDevice();
+          device = wanted.is_cuda() ? index_of(wanted) : DeviceIndex(-1);
+          value = host();
+        }
+        break;
+      case Kind::generator:
+        value = cpu_stream(value.to<std::optional<at::Generator>>(), device);
+        break;
+    }
+  }
+  return device;
+}
+
+void to_device(const Signature& signature, DeviceIndex device, Stack& stack, Aliases& aliases) {
+  auto* results = stack.data() + stack.size() - signature.returns;
+  for (const auto& result : signature.results) {
+    auto& value = results[result.index];
+    if (value.isTensor()) {
+      aliases.to_device(value.toTensor(), device);
+    } else if (value.isTensorList()) {
+      auto list = value.toTensorList();
+      for (const auto i : c10::irange(list.size())) {
+        at::Tensor tensor = list.extract(i);
+        aliases.to_device(tensor, device);
+        list.set(i, std::move(tensor));
+      }
+    }
+  }
+}
+
+// Composite kernels below us call ops on aliases: no autograd for them, and not the CPU's autocast.
+const auto keys_above = c10::autograd_dispatch_keyset_with_ADInplaceOrView |
+    DispatchKeySet(DispatchKey::AutocastCPU);
+
+class CommonKernel final : public c10::OperatorKernel {
+ public:
+  CommonKernel(Signature signature, DispatchKeySet keys)
+      : signature_(std::move(signature)), keys_(keys) {}
+  explicit CommonKernel(c10::KernelFunction target) : target_(std::move(target)) {}
+
+  void operator()(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+    check_usable();
+    run_backward_in_the_calling_thread();
+    const auto& signature = signature_of(op);
+    auto* arguments = stack->data() + stack->size() - signature.arguments;
+    const auto devices = devices_of(signature, arguments);
+    if (C10_UNLIKELY(devices.mixed)) {
+      signature.check_devices(arguments);
+    }
+    if (C10_UNLIKELY(signature.synchronises != Synchronises::never)) {
+      signature.report_synchronisation(arguments, devices.first.value_or(-1));
+    }
+    Aliases aliases;
+    const auto device = to_host(signature, devices, arguments, aliases);
+    {
+      const c10::impl::ExcludeDispatchKeyGuard below(keys_above);
+      if (target_.isValid()) {
+        target_.callBoxed(op, keys, stack);
+      } else {
+        op.redispatchBoxed(keys_, stack);
+      }
+    }
+    if (signature.writes) {
+      aliases.carry_back();
+    }
+    if (device >= 0) {
+      to_device(signature, device, *stack, aliases);
+    }
+  }
+
+ private:
+  // A kernel written by hand learns its op when it is first called.
+  const Signature& signature_of(const c10::OperatorHandle& op) {
+    std::call_once(known_, [&] {
+      if (!signature_) {
+        const auto& schema = op.schema();
+        auto method = "wrapper_CUDA_" + schema.overload_name() + "_" + schema.name().substr(6);
+        signature_.emplace(schema, DeviceCheck::common, std::move(method));
+      }
+    });
+    return *signature_;
+  }
+
+  std::optional<Signature> signature_;
+  std::once_flag known_;
+  DispatchKeySet keys_;
+  c10::KernelFunction target_;
+};
+
+// A CUDA build has kernels of its own for these ops; that ours replace them is the purpose.
+struct Silence final : c10::WarningHandler {
+  void process(const c10::Warning&) override {}
+};
+
+struct Part {
+  const char* ns;
+  DispatchKey key;
+  void (*register_kernels)(torch::Library&);
+};
+
+std::vector<Part>& parts() {
+  static auto* instance = new std::vector<Part>();
+  return *instance;
+}
+
+std::vector<torch::Library>& libraries() {
+  static auto* instance = new std::vector<torch::Library>();
+  return *instance;
+}
+
+torch::Library& open_library(const char* ns, DispatchKey key) {
+  return libraries().emplace_back(torch::Library::IMPL, ns, key, __FILE__, __LINE__);
+}
+
+struct Keys {
+  const char* name;
+  DispatchKey device, host, hollow;
+};
+
+constexpr Keys layouts[] = {
+    {"CUDA", DispatchKey::CUDA, DispatchKey::CPU, DispatchKey::Meta},
+    {"SparseCUDA", DispatchKey::SparseCUDA, DispatchKey::SparseCPU, DispatchKey::SparseMeta},
+    {"SparseCsrCUDA", DispatchKey::SparseCsrCUDA, DispatchKey::SparseCsrCPU, DispatchKey::SparseCsrMeta},
+    {"NestedTensorCUDA", DispatchKey::NestedTensorCUDA, DispatchKey::NestedTensorCPU,
+     DispatchKey::NestedTensorMeta},
+    {"QuantizedCUDA", DispatchKey::QuantizedCUDA, DispatchKey::QuantizedCPU, DispatchKey::QuantizedMeta},
+};
+
+DeviceCheck check_named(const std::string& name) {
+  return name == "common" ? DeviceCheck::common
+      : name == "iterator" ? DeviceCheck::iterator
+      : name == "foreach" ? DeviceCheck::foreach
+      : name == "convolution" ? DeviceCheck::convolution
+                              : DeviceCheck::none;
+}
+
+// A line of the list: layout, op with its overload, device check, method name in errors.
+void register_common(const std::string& line) {
+  std::istringstream words(line);
+  std::string layout, op, check, method;
+  words >> layout >> op >> check >> method;
+  const auto dot = op.find('.');
+  const c10::OperatorName name(
+      "aten::" + op.substr(0, dot), dot == std::string::npos ? "" : op.substr(dot + 1));
+  const auto handle = c10::Dispatcher::singleton().findSchema(name);
+  if (!handle) {
+    return;
+  }
+  for (const auto i : c10::irange(std::size(layouts))) {
+    if (layout == layouts[i].name) {
+      const auto host = machine.hollow ? layouts[i].hollow : layouts[i].host;
+      auto kernel = std::make_unique<CommonKernel>(
+          Signature(handle->schema(), check_named(check), method), DispatchKeySet(host));
+      libraries()[i].impl(
+          op.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)));
+    }
+  }
+}
+
+}  // namespace
+
+bool list_part(const char* ns, DispatchKey key, void (*register_kernels)(torch::Library&)) {
+  parts().push_back({ns, key, register_kernels});
+  return true;
+}
+
+torch::CppFunction aliased(c10::KernelFunction target) {
+  return torch::CppFunction::makeFromBoxedFunctor(
+      std::make_unique<CommonKernel>(std::move(target)));
+}
+
+void register_kernels(const char* list) {
+  Silence silence;
+  const c10::WarningUtils::WarningHandlerGuard quiet(&silence);
+  libraries().clear();
+  for (const auto& layout : layouts) {
+    open_library("aten", layout.device);
+  }
+  std::istringstream lines(list);
+  for (std::string line; std::getline(lines, line);) {
+    register_common(line);
+  }
+  for (const auto& part : parts()) {
+    part.register_kernels(open_library(part.ns, part.key));
+  }
+}
+
+void unregister_kernels() { libraries().clear(); }
+
+}  // namespace anydevice

@@ -1,0 +1,147 @@
+// The devices as c10 sees them: how many there are, which device and stream each thread is on.
+// Work is done when it is asked for, so a stream is a number and an event a moment.
+#include "anydevice.h"
+
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
+#include <chrono>
+
+namespace anydevice {
+
+Machine machine;
+
+namespace {
+
+thread_local DeviceIndex this_device = 0;
+thread_local int64_t this_stream[max_gpus] = {};
+
+constexpr int streams_in_pool = 32;  // a device, as c10::cuda has
+std::atomic<int64_t> streams_taken{0};
+std::atomic<int64_t> streams_made{0};
+
+void check_ordinal(DeviceIndex device) {
+  if (C10_LIKELY(device >= 0 && device < machine.gpus)) {
+    return;
+  }
+  constexpr int invalid_device = 101;  // cudaErrorInvalidDevice
+  throw c10::AcceleratorError(
+      {__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
+      invalid_device,
+      "CUDA error: invalid device ordinal\n"
+      "GPU device may be out of range, do you have enough GPUs?\n"
+      "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace "
+      "below might be incorrect.\n"
+      "For debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
+      "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n");
+}
+
+struct Moment {
+  std::chrono::steady_clock::time_point when;
+};
+
+struct Guard final : c10::impl::DeviceGuardImplInterface {
+  c10::DeviceType type() const override { return c10::kCUDA; }
+  DeviceIndex deviceCount() const noexcept override {
+    return static_cast<DeviceIndex>(machine.forked ? 0 : machine.gpus);
+  }
+
+  Device getDevice() const override { return {c10::kCUDA, this_device}; }
+  void setDevice(Device device) const override {
+    if (device.has_index()) {
+      set_current_device(device.index());
+    }
+  }
+  void uncheckedSetDevice(Device device) const noexcept override {
+    if (device.has_index()) {
+      this_device = device.index();
+    }
+  }
+  Device exchangeDevice(Device device) const override {
+    const auto before = getDevice();
+    setDevice(device);
+    return before;
+  }
+
+  c10::Stream stream(Device device, int64_t id) const {
+    return c10::Stream(c10::Stream::UNSAFE, Device(c10::kCUDA, index_of(device)), id);
+  }
+  c10::Stream getStream(Device device) const override {
+    run_backward_in_the_calling_thread();  // the engine asks before it chooses a thread
+    return stream(device, this_stream[index_of(device)]);
+  }
+  c10::Stream getDefaultStream(Device device) const override { return stream(device, 0); }
+  c10::Stream getStreamFromGlobalPool(Device device, bool) const override {
+    return stream(device, 1 + streams_taken++ % streams_in_pool);
+  }
+  c10::Stream getNewStream(Device device, int) const override {
+    return stream(device, 1 + streams_in_pool + streams_made++);
+  }
+  c10::Stream exchangeStream(c10::Stream to) const override {
+    auto& current = this_stream[to.device_index()];
+    return stream(to.device(), std::exchange(current, to.id()));
+  }
+  void* getStreamNativeHandle(const c10::Stream to) const override {
+    return reinterpret_cast<void*>(to.id());
+  }
+  bool queryStream(const c10::Stream&) const override { return true; }
+  void synchronizeStream(const c10::Stream& of) const override { synchronize(of.device_index()); }
+  void synchronizeDevice(DeviceIndex device) const override { synchronize(device); }
+  static void synchronize(DeviceIndex device) {
+    report({Event::synchronise, "cudaDeviceSynchronize", 0, device});
+  }
+
+  void record(void** event, const c10::Stream&, DeviceIndex, c10::EventFlag) const override {
+    if (*event == nullptr) {
+      *event = new Moment();
+    }
+    static_cast<Moment*>(*event)->when = std::chrono::steady_clock::now();
+  }
+  void destroyEvent(void* event, DeviceIndex) const noexcept override {
+    delete static_cast<Moment*>(event);
+  }
+  void block(void*, const c10::Stream&) const override {}
+  bool queryEvent(void*) const override { return true; }
+  void synchronizeEvent(void*) const override {
+    report({Event::synchronise, "cudaEventSynchronize"});
+  }
+  double elapsedTime(void* from, void* to, DeviceIndex) const override {
+    const auto span = static_cast<Moment*>(to)->when - static_cast<Moment*>(from)->when;
+    return std::chrono::duration<double, std::milli>(span).count();
+  }
+  void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const override {
+    allocator()->recordStream(data, stream);
+  }
+};
+
+const c10::impl::DeviceGuardImplInterface* guard_before = nullptr;
+
+}  // namespace
+
+DeviceIndex current_device() { return this_device; }
+
+void set_current_device(DeviceIndex device) {
+  check_ordinal(device);
+  this_device = device;
+}
+
+int64_t current_stream(DeviceIndex device) { return this_stream[device < 0 ? this_device : device]; }
+
+void set_current_stream(DeviceIndex device, int64_t stream) { this_stream[device] = stream; }
+
+void refuse_forked() {
+  TORCH_CHECK(
+      false,
+      "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use "
+      "the 'spawn' start method");
+}
+
+void install_guard() {
+  static const auto* guard = new Guard();
+  guard_before = c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::kCUDA)].exchange(guard);
+}
+
+void remove_guard() {
+  c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::kCUDA)].store(guard_before);
+}
+
+}  // namespace anydevice

@@ -1,0 +1,145 @@
+// What ATen asks of CUDA through at::detail::getCUDAHooks(): devices, generators, pinned memory.
+// That object is made once, during `import torch`; ours takes its place by taking over its vtable.
+#include "anydevice.h"
+
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <c10/core/CPUAllocator.h>
+
+#include <cstring>
+#include <map>
+#include <mutex>
+
+namespace anydevice {
+namespace {
+
+// Host memory that remembers being pinned. Nothing is locked: only the answer to is_pinned() matters.
+struct PinnedAllocator final : c10::Allocator {
+  c10::DataPtr allocate(size_t bytes) override {
+    check_usable();
+    auto memory = c10::GetCPUAllocator()->allocate(bytes);
+    auto* data = memory.get();
+    if (data == nullptr) {
+      return memory;
+    }
+    const std::lock_guard<std::mutex> lock(mutex());
+    spans()[static_cast<const char*>(data)] = {bytes, std::move(memory)};
+    return {data, data, &release, c10::kCPU};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  void copy_data(void* to, const void* from, size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
+
+  struct Span {
+    size_t bytes = 0;
+    c10::DataPtr memory;
+  };
+  static std::mutex& mutex() {
+    static auto* instance = new std::mutex();
+    return *instance;
+  }
+  static std::map<const char*, Span>& spans() {
+    static auto* instance = new std::map<const char*, Span>();
+    return *instance;
+  }
+  static void release(void* data) {
+    c10::DataPtr memory;  // freed after the lock
+    const std::lock_guard<std::mutex> lock(mutex());
+    const auto found = spans().find(static_cast<const char*>(data));
+    memory = std::move(found->second.memory);
+    spans().erase(found);
+  }
+  static bool holds(const void* data) {
+    const std::lock_guard<std::mutex> lock(mutex());
+    auto after = spans().upper_bound(static_cast<const char*>(data));
+    if (after == spans().begin()) {
+      return false;
+    }
+    const auto& [start, span] = *--after;
+    return static_cast<const char*>(data) < start + span.bytes;
+  }
+};
+
+PinnedAllocator& pinned_allocator() {
+  static auto* instance = new PinnedAllocator();
+  return *instance;
+}
+
+// No data members: only then can its vtable serve the object that is already there.
+struct Hooks final : at::CUDAHooksInterface {
+  void init() const override { check_usable(); }
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return !machine.forked && machine.gpus > 0; }
+  bool hasCUDA() const override { return isAvailable(); }
+  bool hasCUDART() const override { return true; }
+  bool hasMAGMA() const override { return true; }
+  bool hasCuDNN() const override { return true; }
+  bool compiledWithCuDNN() const override { return true; }
+  bool supportsDilatedConvolutionWithCuDNN() const override { return true; }
+  bool supportsDepthwiseConvolutionWithCuDNN() const override { return true; }
+  bool supportsBFloat16ConvolutionWithCuDNNv8() const override { return true; }
+  bool supportsBFloat16RNNWithCuDNN() const override { return true; }
+  long versionCuDNN() const override { return 91900; }
+  long versionRuntimeCuDNN() const override { return 91900; }
+  long versionCUDART() const override { return 13000; }
+  double batchnormMinEpsilonCuDNN() const override { return 0; }
+  bool hasCuSOLVER() const override { return true; }
+  bool hasCuBLASLt() const override { return true; }
+  bool hasPrimaryContext(DeviceIndex device) const override {
+    return device >= 0 && device < machine.gpus;
+  }
+  std::string showConfig() const override { return ""; }
+
+  DeviceIndex deviceCount() const override {
+    return static_cast<DeviceIndex>(machine.forked ? 0 : machine.gpus);
+  }
+  int getNumGPUs() const override { return deviceCount(); }
+  DeviceIndex current_device() const override { return anydevice::current_device(); }
+  DeviceIndex getCurrentDevice() const override { return anydevice::current_device(); }
+  void setCurrentDevice(DeviceIndex device) const override { set_current_device(device); }
+  DeviceIndex exchangeDevice(DeviceIndex device) const override {
+    const auto before = anydevice::current_device();
+    set_current_device(device);
+    return before;
+  }
+  DeviceIndex maybeExchangeDevice(DeviceIndex device) const override {
+    return device < 0 ? anydevice::current_device() : exchangeDevice(device);
+  }
+  void deviceSynchronize(DeviceIndex device) const override {
+    report({Event::synchronise, "cudaDeviceSynchronize", 0, device});
+  }
+
+  const at::Generator& getDefaultGenerator(DeviceIndex device) const override {
+    return default_generator(device < 0 ? anydevice::current_device() : device);
+  }
+  at::Generator getNewGenerator(DeviceIndex device) const override {
+    return new_generator(device < 0 ? anydevice::current_device() : device);
+  }
+
+  Device getDeviceFromPtr(void*) const override { return {c10::kCUDA, anydevice::current_device()}; }
+  bool isPinnedPtr(const void* data) const override { return PinnedAllocator::holds(data); }
+  c10::Allocator* getPinnedMemoryAllocator() const override { return &pinned_allocator(); }
+  c10::Allocator* getCUDADeviceAllocator() const override { return allocator(); }
+
+  // cuFFT's plans are made anew each time.
+  int64_t cuFFTGetPlanCacheMaxSize(DeviceIndex) const override { return 4096; }
+  void cuFFTSetPlanCacheMaxSize(DeviceIndex, int64_t) const override {}
+  int64_t cuFFTGetPlanCacheSize(DeviceIndex) const override { return 0; }
+  void cuFFTClearPlanCache(DeviceIndex) const override {}
+};
+
+void* vtable_before = nullptr;
+
+void* hooks_object() { return const_cast<at::CUDAHooksInterface*>(&at::detail::getCUDAHooks()); }
+
+}  // namespace
+
+void install_hooks() {
+  static const auto* ours = new Hooks();
+  std::memcpy(&vtable_before, hooks_object(), sizeof(void*));
+  std::memcpy(hooks_object(), static_cast<const void*>(ours), sizeof(void*));
+}
+
+void remove_hooks() { std::memcpy(hooks_object(), &vtable_before, sizeof(void*)); }
+
+}  // namespace anydevice

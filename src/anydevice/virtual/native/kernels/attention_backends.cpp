@@ -1,0 +1,182 @@
+// Flash, memory-efficient and cuDNN attention as autograd calls them: each with its own shapes of
+// logsumexp and its own way to keep the seed and the offset that dropout was drawn with.
+#include "on_host.h"
+
+#include <ATen/native/transformers/sdp_utils_cpp.h>
+
+namespace anydevice::kernels {
+namespace {
+
+// Takes `numbers` random numbers for each thread from the device's generator, as a CUDA kernel does.
+Draw draw(double dropout, uint64_t numbers, DeviceIndex device) {
+  if (dropout == 0) {
+    return {};
+  }
+  auto generator = default_generator(device);
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  const auto offset = generator.get_offset();
+  generator.set_offset(offset + (numbers + 3) / 4 * 4);
+  return {dropout, static_cast<int64_t>(generator.current_seed()), static_cast<int64_t>(offset)};
+}
+
+double scale_of(const Tensor& query, std::optional<double> scale) {
+  return sdp::calculate_scale(query, scale).expect_float();
+}
+
+// One number on the host; cuDNN keeps its two on the device.
+Tensor kept_on_host(int64_t value) {
+  return at::scalar_tensor(value, at::dtype(at::kLong));
+}
+
+// Seed and offset on the device, written without a kernel; hollow, there is nothing to write to.
+Tensor kept_on_device(std::initializer_list<int64_t> values, IntArrayRef shape, ScalarType type,
+                      const Tensor& like) {
+  auto kept = at::empty(shape, like.options().dtype(type));
+  if (!machine.hollow) {
+    std::copy(values.begin(), values.end(), static_cast<int64_t*>(kept.mutable_data_ptr()));
+  }
+  return kept;
+}
+
+int64_t number_in(const Tensor& kept, int64_t place = 0) {
+  const bool readable = kept.defined() && kept.numel() > place && !kept.is_meta() &&
+                        !(kept.is_cuda() && machine.hollow);
+  return readable ? static_cast<const int64_t*>(kept.const_data_ptr())[place] : 0;
+}
+
+using FlashOutputs =
+    std::tuple<Tensor, Tensor, Tensor, Tensor, SymInt, SymInt, Tensor, Tensor, Tensor>;
+using ThreeGrads = std::tuple<Tensor, Tensor, Tensor>;
+
+ThreeGrads first_three(const std::tuple<Tensor, Tensor, Tensor, Tensor>& grads) {
+  return {std::get<0>(grads), std::get<1>(grads), std::get<2>(grads)};
+}
+
+// ---- flash: seed and offset side by side on the device ----
+
+FlashOutputs flash(const Tensor& query, const Tensor& key, const Tensor& value, double dropout,
+                   bool causal, bool /*return_debug_mask*/, std::optional<double> scale) {
+  const auto drawn = draw(dropout, query.size(0) * query.size(1) * 32, query.get_device());
+  auto [output, logsumexp] =
+      on_host(&attend, query, key, value, MaybeTensor(), causal, scale_of(query, scale), drawn);
+  return {output, logsumexp, Tensor(), Tensor(), query.sym_size(2), key.sym_size(2),
+          kept_on_device({drawn.seed, drawn.offset}, {2}, at::kUInt64, query),
+          kept_on_device({}, {}, at::kUInt64, query), at::empty({0}, query.options())};
+}
+
+ThreeGrads flash_backward(const Tensor& grad_output, const Tensor& query, const Tensor& key,
+                          const Tensor& value, const Tensor& output, const Tensor& logsumexp,
+                          const Tensor&, const Tensor&, SymInt, SymInt, double dropout, bool causal,
+                          const Tensor& rng_state, const Tensor& /*unused*/,
+                          std::optional<double> scale) {
+  return first_three(on_host(&attend_backward, grad_output, query, key, value, MaybeTensor(),
+                             output, logsumexp, causal, scale_of(query, scale),
+                             Draw{dropout, number_in(rng_state, 0), number_in(rng_state, 1)}, false));
+}
+
+// ---- memory-efficient: seed and offset on the host, logsumexp in whole blocks of 32 queries ----
+
+constexpr int64_t queries_in_block = 32;
+
+int64_t in_whole_blocks(int64_t queries) {
+  return (queries + queries_in_block - 1) / queries_in_block * queries_in_block;
+}
+
+Tensor in_memory_as_bshd(const Tensor& result) {
+  return result.transpose(1, 2).contiguous().transpose(1, 2);
+}
+
+std::tuple<Tensor, Tensor> attend_in_blocks(
+    const Tensor& query, const Tensor& key, const Tensor& value, const MaybeTensor& bias,
+    bool causal, double scale, const Draw& drawn, bool logsumexp_needed) {
+  auto [output, logsumexp] = attend(query, key, value, bias, causal, scale, drawn);
+  const auto queries = logsumexp.size(-1);
+  logsumexp = logsumexp_needed
+                  ? at::constant_pad_nd(logsumexp, {0, in_whole_blocks(queries) - queries},
+                                        std::numeric_limits<double>::infinity())
+                  : at::empty({query.size(0), query.size(1), 0}, logsumexp.options());
+  return {in_memory_as_bshd(output), logsumexp};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> attend_in_blocks_backward(
+    const Tensor& grad_output, const Tensor& query, const Tensor& key, const Tensor& value,
+    const MaybeTensor& bias, const Tensor& output, const Tensor& logsumexp, bool causal,
+    double scale, const Draw& drawn, bool bias_needed) {
+  const auto [grad_query, grad_key, grad_value, grad_bias] = attend_backward(
+      grad_output, query, key, value, bias, output,
+      logsumexp.narrow(-1, 0, query.size(2)).contiguous(), causal, scale, drawn, bias_needed);
+  return {in_memory_as_bshd(grad_query), in_memory_as_bshd(grad_key),
+          in_memory_as_bshd(grad_value), grad_bias};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> efficient(
+    const Tensor& query, const Tensor& key, const Tensor& value, const MaybeTensor& bias,
+    bool compute_logsumexp, double dropout, bool causal, std::optional<double> scale) {
+  const auto numbers = query.size(0) * query.size(1) * query.size(2) * key.size(2);
+  const auto drawn = draw(dropout, numbers, query.get_device());
+  auto [output, logsumexp] =
+      on_host(&attend_in_blocks, query, key, value, bias, causal, scale_of(query, scale), drawn,
+              compute_logsumexp);
+  return {output, logsumexp, kept_on_host(drawn.seed), kept_on_host(drawn.offset)};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> efficient_backward(
+    const Tensor& grad_output, const Tensor& query, const Tensor& key, const Tensor& value,
+    const Tensor& bias, const Tensor& output, const Tensor& logsumexp, const Tensor& seed,
+    const Tensor& offset, double dropout, std::array<bool, 4> needed, bool causal,
+    std::optional<double> scale) {
+  if (!grad_output.defined()) {
+    return {};
+  }
+  return on_host(&attend_in_blocks_backward, grad_output, query, key, value, MaybeTensor(bias),
+                 output, logsumexp, causal, scale_of(query, scale),
+                 Draw{dropout, number_in(seed), number_in(offset)}, bias.defined() && needed[3]);
+}
+
+// ---- cuDNN: seed and offset on the device, logsumexp with a last dimension of 1 ----
+
+std::tuple<Tensor, Tensor> attend_for_cudnn(
+    const Tensor& query, const Tensor& key, const Tensor& value, const MaybeTensor& bias,
+    bool causal, double scale, const Draw& drawn, bool logsumexp_needed) {
+  auto [output, logsumexp] = attend(query, key, value, bias, causal, scale, drawn);
+  return {output, logsumexp_needed ? logsumexp.unsqueeze(-1) : Tensor()};
+}
+
+FlashOutputs cudnn(const Tensor& query, const Tensor& key, const Tensor& value,
+                   const MaybeTensor& bias, bool compute_logsumexp, double dropout, bool causal,
+                   bool /*return_debug_mask*/, std::optional<double> scale) {
+  const auto numbers = query.size(0) * query.size(1) * query.size(2) * key.size(2);
+  const auto drawn = draw(dropout, numbers, query.get_device());
+  auto [output, logsumexp] =
+      on_host(&attend_for_cudnn, query, key, value, bias, causal, scale_of(query, scale), drawn,
+              compute_logsumexp);
+  return {output, logsumexp, Tensor(), Tensor(), query.sym_size(2), key.sym_size(2),
+          kept_on_device({drawn.seed}, {}, at::kLong, query),
+          kept_on_device({drawn.offset}, {}, at::kLong, query), Tensor()};
+}
+
+ThreeGrads cudnn_backward(const Tensor& grad_output, const Tensor& query, const Tensor& key,
+                          const Tensor& value, const Tensor& output, const Tensor& logsumexp,
+                          const Tensor& seed, const Tensor& offset, const Tensor& bias,
+                          const Tensor&, const Tensor&, SymInt, SymInt, double dropout, bool causal,
+                          std::optional<double> scale) {
+  if (!grad_output.defined()) {
+    return {};
+  }
+  return first_three(on_host(&attend_backward, grad_output, query, key, value, MaybeTensor(bias),
+                             output, logsumexp.squeeze(-1), causal, scale_of(query, scale),
+                             Draw{dropout, number_in(seed), number_in(offset)}, false));
+}
+
+}  // namespace
+
+ANYDEVICE_IMPL(aten, CUDA, m) {
+  m.impl("_scaled_dot_product_flash_attention", &flash);
+  m.impl("_scaled_dot_product_flash_attention_backward", &flash_backward);
+  m.impl("_scaled_dot_product_efficient_attention", &efficient);
+  m.impl("_scaled_dot_product_efficient_attention_backward", &efficient_backward);
+  m.impl("_scaled_dot_product_cudnn_attention", &cudnn);
+  m.impl("_scaled_dot_product_cudnn_attention_backward", &cudnn_backward);
+}
+
+}  // namespace anydevice::kernels

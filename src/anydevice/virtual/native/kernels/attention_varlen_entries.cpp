@@ -1,0 +1,208 @@
+// _flash_attention_* and _efficient_attention_*: what nested tensors and flash-attention code call.
+#include "on_host.h"
+
+namespace anydevice::kernels {
+namespace {
+
+// ---- flash ----
+
+struct FlashCall {
+  MaybeTensor query_ends, key_ends, keys_used, slopes;
+  Window window;
+  double scale, dropout;
+};
+
+std::tuple<Tensor, Tensor> flash_attend(const Tensor& query, const Tensor& key, const Tensor& value,
+                                        const FlashCall& call, const Draw& drawn) {
+  if (given(call.query_ends)) {
+    return on_host(&attend_each, query, key, value, *call.query_ends, *call.key_ends,
+                   call.keys_used, call.slopes, call.window, call.scale, drawn);
+  }
+  return on_host(&attend_windowed, query, key, value, MaybeTensor(), call.slopes, call.window,
+                 call.scale, drawn);
+}
+
+// Version 2.11 has fewer arguments at the end than 2.13, so they are read from the stack by name.
+class Arguments {
+ public:
+  Arguments(const c10::OperatorHandle& op, const torch::jit::Stack& stack)
+      : schema_(op.schema()), first_(stack.size() - schema_.arguments().size()), stack_(stack) {}
+
+  const c10::IValue& operator[](const char* name) const {
+    const auto index = schema_.argumentIndexWithName(name);
+    TORCH_INTERNAL_ASSERT(index, schema_.name(), " has no argument ", name);
+    return stack_[first_ + *index];
+  }
+  Tensor tensor(const char* name) const { return (*this)[name].toTensor(); }
+  MaybeTensor maybe(const char* name) const {
+    return schema_.argumentIndexWithName(name) ? (*this)[name].toOptional<Tensor>() : MaybeTensor();
+  }
+  std::optional<SymInt> maybe_size(const char* name) const {
+    const auto& value = (*this)[name];
+    return value.isNone() ? std::nullopt : std::optional<SymInt>(value.toSymInt());
+  }
+
+ private:
+  const c10::FunctionSchema& schema_;
+  size_t first_;
+  const torch::jit::Stack& stack_;
+};
+
+struct FlashResult {
+  Tensor output, logsumexp, rng_state;
+};
+
+FlashResult flash_forward(const Arguments& in) {
+  TORCH_CHECK_NOT_IMPLEMENTED(!given(in.maybe("block_table")),
+                              "_flash_attention_forward with a block_table (paged keys) is not "
+                              "available on a virtual GPU");
+  const auto query = in.tensor("query");
+  const FlashCall call{
+      in.maybe("cum_seq_q"), in.maybe("cum_seq_k"), in.maybe("seqused_k"), in.maybe("alibi_slopes"),
+      flash_window(in["is_causal"].toBool(), in.maybe_size("window_size_left"),
+                   in.maybe_size("window_size_right")),
+      scale_of(query, in["scale"].toOptional<double>()), in["dropout_p"].toDouble()};
+  const auto sequences = given(call.query_ends) ? call.query_ends->numel() - 1 : query.size(0);
+  const auto drawn = draw(call.dropout, sequences * query.size(-2) * 32, query.get_device());
+  const auto [output, logsumexp] =
+      flash_attend(query, in.tensor("key"), in.tensor("value"), call, drawn);
+  return {output, logsumexp,
+          kept_on_device({drawn.seed, drawn.offset}, {2}, at::kUInt64, query)};
+}
+
+void flash_forward_boxed(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const Arguments in(op, *stack);
+  const auto query = in.tensor("query");
+  const auto result = flash_forward(in);
+  torch::jit::drop(*stack, op.schema().arguments().size());
+  torch::jit::push(*stack, result.output, result.logsumexp, result.rng_state,
+                   kept_on_device({}, {}, at::kUInt64, query), at::empty({0}, query.options()));
+}
+
+void flash_forward_inplace_boxed(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const Arguments in(op, *stack);
+  const auto result = flash_forward(in);
+  in.tensor("out").copy_(result.output);
+  torch::jit::drop(*stack, op.schema().arguments().size());
+  torch::jit::push(*stack, result.logsumexp);
+}
+
+ThreeGrads flash_backward_varlen(
+    const Tensor& grad_output, const Tensor& query, const Tensor& key, const Tensor& value,
+    const Tensor& output, const Tensor& logsumexp, const Tensor& query_ends, const Tensor& key_ends,
+    SymInt, SymInt, double dropout, bool causal, const Tensor& rng_state, const Tensor&,
+    std::optional<double> scale, std::optional<SymInt> left, std::optional<SymInt> right) {
+  const auto window = flash_window(causal, std::move(left), std::move(right));
+  const Draw drawn{dropout, number_in(rng_state, 0), number_in(rng_state, 1)};
+  if (query_ends.defined()) {
+    return on_host(&attend_each_backward, grad_output, query, key, value, output, logsumexp,
+                   query_ends, key_ends, window, scale_of(query, scale), drawn);
+  }
+  return first_three(on_host(&attend_windowed_backward, grad_output, query, key, value,
+                             MaybeTensor(), output, logsumexp, window, scale_of(query, scale), drawn,
+                             false));
+}
+
+// ---- memory-efficient ----
+
+std::tuple<Tensor, Tensor> efficient_attend(
+    const Tensor& query, const Tensor& key, const Tensor& value, const MaybeTensor& bias,
+    const MaybeTensor& query_ends, const MaybeTensor& key_ends, const MaybeTensor& keys_used,
+    int64_t most, const Window& window, double scale, const Draw& drawn, bool logsumexp_needed) {
+  const auto none = at::empty({0}, query.options().dtype(at::kFloat));
+  if (given(query_ends)) {
+    TORCH_CHECK(query.size(0) == 1, "cu_seqlens only supports batch_size == 1");
+    TORCH_CHECK_NOT_IMPLEMENTED(!given(bias), "_efficient_attention_forward with both a bias and "
+                                              "cu_seqlens is not available on a virtual GPU");
+    const auto [output, logsumexp] = attend_each(query[0], key[0], value[0], *query_ends, *key_ends,
+                                                 keys_used, {}, window, scale, drawn);
+    return {output.unsqueeze(0),
+            logsumexp_needed
+                ? by_sequence(logsumexp, *query_ends, most)
+                : none.view({0}).expand({query_ends->size(0) - 1, query.size(2), 0}).contiguous()};
+  }
+  const auto [output, logsumexp] =
+      attend_windowed(query, key, value, bias, {}, window, scale, drawn);
+  const auto queries = query.size(1);
+  return {output.contiguous(),
+          logsumexp_needed ? at::constant_pad_nd(logsumexp, {0, in_whole_blocks(queries) - queries},
+                                                 std::numeric_limits<double>::infinity())
+                           : at::empty({query.size(0), query.size(2), 0}, none.options())};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, SymInt, SymInt> efficient_forward(
+    const Tensor& query, const Tensor& key, const Tensor& value, const MaybeTensor& bias,
+    const MaybeTensor& query_ends, const MaybeTensor& key_ends, std::optional<SymInt> most_queries,
+    std::optional<SymInt> most_keys, double dropout, int64_t custom_mask, bool compute_logsumexp,
+    std::optional<double> scale, const MaybeTensor& keys_used, std::optional<int64_t> window) {
+  const auto queries = most_queries ? most_queries->expect_int() : query.size(1);
+  const auto keys = most_keys ? most_keys->expect_int() : key.size(1);
+  const auto drawn = draw(dropout, query.size(0) * query.size(2) * query.size(1) * key.size(1),
+                          query.get_device());
+  const auto [output, logsumexp] = on_host(
+      &efficient_attend, query, key, value, bias, query_ends, key_ends, keys_used, queries,
+      efficient_window(custom_mask, window), scale_of(query, scale),
+      drawn, compute_logsumexp);
+  return {output, logsumexp, kept_on_host(drawn.seed), kept_on_host(drawn.offset), queries, keys};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> efficient_attend_backward(
+    const Tensor& grad_output, const Tensor& query, const Tensor& key, const Tensor& value,
+    const MaybeTensor& bias, const Tensor& output, const Tensor& logsumexp,
+    const MaybeTensor& query_ends, const MaybeTensor& key_ends, const Window& window, double scale,
+    const Draw& drawn, bool bias_needed) {
+  if (!given(query_ends)) {
+    return attend_windowed_backward(grad_output, query, key, value, bias, output, logsumexp, window,
+                                    scale, drawn, bias_needed);
+  }
+  const auto [grad_query, grad_key, grad_value] = attend_each_backward(
+      grad_output[0], query[0], key[0], value[0], output[0],
+      end_to_end(logsumexp, *query_ends, query.size(1)), *query_ends, *key_ends, window, scale,
+      drawn);
+  return {grad_query.unsqueeze(0), grad_key.unsqueeze(0), grad_value.unsqueeze(0), Tensor()};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> efficient_backward_varlen(
+    const Tensor& grad_output, const Tensor& query, const Tensor& key, const Tensor& value,
+    const MaybeTensor& bias, const Tensor& output, const MaybeTensor& query_ends,
+    const MaybeTensor& key_ends, SymInt, SymInt, const Tensor& logsumexp, double dropout,
+    const Tensor& seed, const Tensor& offset, int64_t custom_mask, bool bias_needed,
+    std::optional<double> scale, std::optional<int64_t>, std::optional<int64_t> window, bool) {
+  if (!grad_output.defined()) {
+    return {};
+  }
+  return on_host(&efficient_attend_backward, grad_output, query, key, value, bias, output, logsumexp,
+                 query_ends, key_ends, efficient_window(custom_mask, window),
+                 scale_of(query, scale), Draw{dropout, number_in(seed), number_in(offset)},
+                 bias_needed && given(bias));
+}
+
+// ---- cuDNN, dense ----
+
+FlashOutputs cudnn_forward(const Tensor& query, const Tensor& key, const Tensor& value,
+                           const MaybeTensor& bias, const MaybeTensor& query_ends,
+                           const MaybeTensor& key_ends, SymInt, SymInt, bool compute_logsumexp,
+                           double dropout, bool causal, bool return_debug_mask,
+                           std::optional<double> scale) {
+  TORCH_CHECK_NOT_IMPLEMENTED(!given(query_ends) && !given(key_ends),
+                              "_cudnn_attention_forward with cumulative lengths is not available on "
+                              "a virtual GPU");
+  return cudnn(query, key, value, bias, compute_logsumexp, dropout, causal, return_debug_mask,
+               scale);
+}
+
+}  // namespace
+
+ANYDEVICE_IMPL(aten, CUDA, m) {
+  m.impl("_flash_attention_forward",
+         torch::CppFunction::makeFromBoxedFunction<&flash_forward_boxed>());
+  m.impl("_flash_attention_forward_no_dropout_inplace",
+         torch::CppFunction::makeFromBoxedFunction<&flash_forward_inplace_boxed>());
+  m.impl("_flash_attention_backward", &flash_backward_varlen);
+  m.impl("_efficient_attention_forward", &efficient_forward);
+  m.impl("_efficient_attention_backward", &efficient_backward_varlen);
+  m.impl("_cudnn_attention_forward", &cudnn_forward);
+  m.impl("_cudnn_attention_backward", &cudnn_backward);
+}
+
+}  // namespace anydevice::kernels

@@ -1,0 +1,101 @@
+// Choices in linear algebra that only CUDA's libraries offer: the SVD's driver, LU without pivoting.
+#include "kernel.h"
+
+namespace anydevice::kernels {
+namespace {
+
+using ThreeTensors = std::tuple<Tensor, Tensor, Tensor>;
+using ThreeOutputs = std::tuple<Tensor&, Tensor&, Tensor&>;
+
+ThreeOutputs write_three(const ThreeTensors& results, Tensor& first, Tensor& second, Tensor& third) {
+  write(first, std::get<0>(results));
+  write(second, std::get<1>(results));
+  write(third, std::get<2>(results));
+  return {first, second, third};
+}
+
+// ---- the SVD ----
+
+ThreeTensors svd(const Tensor& a, bool full_matrices, bool compute_uv,
+                 std::optional<c10::string_view> driver) {
+  TORCH_CHECK(!driver || *driver == "gesvd" || *driver == "gesvdj" || *driver == "gesvda",
+              "torch.linalg.svd: unknown svd driver ", *driver,
+              " in svd_cusolver computation. Driver must be one of [gesvd, gesvdj, gesvda].");
+  return at::_linalg_svd(a, full_matrices, compute_uv, std::nullopt);
+}
+
+ThreeOutputs svd_out(const Tensor& a, bool full_matrices, bool compute_uv,
+                     std::optional<c10::string_view> driver, Tensor& u, Tensor& s, Tensor& vh) {
+  return write_three(svd(a, full_matrices, compute_uv, driver), u, s, vh);
+}
+
+// ---- LU ----
+
+Tensor eliminated(const Tensor& a) {
+  const auto lu = a.clone(at::MemoryFormat::Contiguous);
+  const auto rows = lu.size(-2), columns = lu.size(-1);
+  for (int64_t pivot = 0; pivot < std::min(rows, columns) && pivot + 1 < rows; ++pivot) {
+    const auto below = lu.narrow(-2, pivot + 1, rows - pivot - 1);
+    const auto factors = below.narrow(-1, pivot, 1);
+    factors.div_(lu.narrow(-2, pivot, 1).narrow(-1, pivot, 1));
+    const auto rest = columns - pivot - 1;
+    below.narrow(-1, pivot + 1, rest)
+        .sub_(factors * lu.narrow(-2, pivot, 1).narrow(-1, pivot + 1, rest));
+  }
+  return lu;
+}
+
+// 0, or the place (from 1) of the first pivot that is zero.
+Tensor first_zero_pivot(const Tensor& lu) {
+  const auto zero = lu.diagonal(0, -2, -1) == 0;
+  const auto first = zero.to(at::kInt).argmax(-1) + 1;
+  return at::where(zero.any(-1), first, at::zeros({}, first.options())).to(at::kInt);
+}
+
+ThreeTensors lu_factor(const Tensor& a, bool pivot, bool check_errors) {
+  if (pivot || a.numel() == 0) {
+    return at::linalg_lu_factor_ex(a, true, check_errors);
+  }
+  const auto lu = eliminated(a), info = first_zero_pivot(lu);
+  if (check_errors) {
+    at::_linalg_check_errors(info, "torch.linalg.lu_factor_ex", a.dim() == 2);
+  }
+  auto shape = a.sizes().vec();
+  shape.pop_back();
+  shape.back() = std::min(a.size(-2), a.size(-1));
+  const auto pivots = at::arange(1, shape.back() + 1, a.options().dtype(at::kInt));
+  return {lu, pivots.expand(shape).contiguous(), info};
+}
+
+ThreeOutputs lu_factor_out(const Tensor& a, bool pivot, bool check_errors, Tensor& lu,
+                           Tensor& pivots, Tensor& info) {
+  return write_three(lu_factor(a, pivot, check_errors), lu, pivots, info);
+}
+
+ThreeTensors lu(const Tensor& a, bool pivot) {
+  if (pivot || a.numel() == 0) {
+    return at::linalg_lu(a, true);
+  }
+  const auto size = std::min(a.size(-2), a.size(-1));
+  const auto factors = eliminated(a);
+  const auto lower = factors.narrow(-1, 0, size).tril(-1);
+  lower.diagonal(0, -2, -1).fill_(1);
+  return {at::empty({0}, a.options()), lower, factors.narrow(-2, 0, size).triu()};
+}
+
+ThreeOutputs lu_out(const Tensor& a, bool pivot, Tensor& p, Tensor& lower, Tensor& upper) {
+  return write_three(lu(a, pivot), p, lower, upper);
+}
+
+}  // namespace
+
+ANYDEVICE_IMPL(aten, CUDA, m) {
+  m.impl("_linalg_svd", composed<&svd>());
+  m.impl("_linalg_svd.U", composed<&svd_out>());
+  m.impl("linalg_lu_factor_ex", composed<&lu_factor>());
+  m.impl("linalg_lu_factor_ex.out", composed<&lu_factor_out>());
+  m.impl("linalg_lu", composed<&lu>());
+  m.impl("linalg_lu.out", composed<&lu_out>());
+}
+
+}  // namespace anydevice::kernels

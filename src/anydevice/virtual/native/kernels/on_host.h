@@ -1,0 +1,55 @@
+// on_host(function, arguments...): a function of host tensors, called from a kernel that sees CUDA ones.
+// For kernels that have more to do than compute; the others are wrapped in composed<> as they are.
+#pragma once
+
+#include "alias.h"
+#include "kernel.h"
+
+#include <type_traits>
+#include <utility>
+
+namespace anydevice::kernels {
+
+template <typename Argument>
+auto host_argument(Aliases& aliases, const Argument& argument) {
+  if constexpr (std::is_same_v<Argument, Tensor>) {
+    return aliases.of(argument);
+  } else if constexpr (std::is_same_v<Argument, MaybeTensor>) {
+    return given(argument) ? MaybeTensor(aliases.of(*argument)) : MaybeTensor();
+  } else if constexpr (std::is_same_v<Argument, std::vector<Tensor>>) {
+    std::vector<Tensor> host;
+    for (const auto& tensor : argument) {
+      host.push_back(aliases.of(tensor));
+    }
+    return host;
+  } else {
+    return argument;
+  }
+}
+
+inline void to_device(Aliases& aliases, Tensor& result, DeviceIndex device) {
+  aliases.to_device(result, device);
+}
+
+inline void to_device(Aliases& aliases, std::vector<Tensor>& results, DeviceIndex device) {
+  for (auto& result : results) {
+    aliases.to_device(result, device);
+  }
+}
+
+template <typename... Results>
+void to_device(Aliases& aliases, std::tuple<Results...>& results, DeviceIndex device) {
+  std::apply([&](auto&... result) { (to_device(aliases, result, device), ...); }, results);
+}
+
+// The results land on the device of the first argument.
+template <typename Function, typename... Rest>
+auto on_host(Function function, const Tensor& first, const Rest&... rest) {
+  const c10::impl::ExcludeDispatchKeyGuard no_cpu_autocast(c10::DispatchKey::AutocastCPU);
+  Aliases aliases;
+  auto results = function(aliases.of(first), host_argument(aliases, rest)...);
+  to_device(aliases, results, first.get_device());
+  return results;
+}
+
+}  // namespace anydevice::kernels

@@ -1,0 +1,157 @@
+// Ops that CUDA computes for types the CPU's kernels do not have: half and bfloat16 by way of float,
+// half-precision complex numbers by way of complex64, then rounded back.
+#include "kernel.h"
+
+namespace anydevice::kernels {
+namespace {
+
+using torch::jit::Stack;
+
+ScalarType wider(ScalarType type) {
+  return type == at::kHalf || type == at::kBFloat16 ? at::kFloat
+         : type == at::kComplexHalf                 ? at::kComplexFloat
+                                                    : type;
+}
+
+// What a wide result is rounded to, told from the narrow type among the arguments.
+ScalarType narrower(ScalarType result, ScalarType narrow) {
+  const auto real = narrow == at::kBFloat16 ? at::kBFloat16 : at::kHalf;
+  return result == at::kFloat ? real : result == at::kComplexFloat ? at::kComplexHalf : result;
+}
+
+struct Widened {
+  Tensor original, wide;
+};
+
+// Calls the op on wide copies of its narrow arguments; what it wrote to them is carried back.
+void call_wide(const c10::OperatorHandle& op, Stack* stack) {
+  const auto& schema = op.schema();
+  std::vector<Widened> copies;
+  std::optional<ScalarType> narrow;
+  auto* arguments = stack->data() + stack->size() - schema.arguments().size();
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    if (arguments[i].isTensor() && arguments[i].toTensor().defined()) {
+      const auto original = arguments[i].toTensor();
+      const auto type = original.scalar_type();
+      if (wider(type) != type) {
+        narrow = narrow.value_or(type);
+        copies.push_back({original, original.to(wider(type))});
+        arguments[i] = copies.back().wide;
+      }
+    }
+  }
+  op.callBoxed(stack);
+  if (!narrow) {
+    return;
+  }
+  auto* results = stack->data() + stack->size() - schema.returns().size();
+  for (size_t i = 0; i < schema.returns().size(); ++i) {
+    if (!results[i].isTensor() || !results[i].toTensor().defined()) {
+      continue;
+    }
+    const auto result = results[i].toTensor();
+    const auto written = std::find_if(copies.begin(), copies.end(), [&](const Widened& copy) {
+      return copy.wide.is_same(result);
+    });
+    if (written != copies.end()) {
+      write(written->original, result);
+      results[i] = written->original;
+    } else {
+      results[i] = result.to(narrower(result.scalar_type(), *narrow));
+    }
+  }
+}
+
+// cuFFT's half-precision plans.
+void check_powers_of_two(const Tensor& signal, IntArrayRef dims, int64_t last_size = 0) {
+  for (size_t place = 0; place < dims.size(); ++place) {
+    const bool last = place + 1 == dims.size();
+    const auto size = last && last_size > 0 ? last_size : signal.size(dims[place]);
+    TORCH_CHECK((size & (size - 1)) == 0,
+                "cuFFT only supports dimensions whose sizes are powers of two when computing in half "
+                "precision, but got a signal size of", signal.sizes());
+  }
+}
+
+void fft_wide(const c10::OperatorHandle& op, Stack* stack) {
+  const auto* arguments = stack->data() + stack->size() - op.schema().arguments().size();
+  const auto signal = arguments[0].toTensor();
+  if (wider(signal.scalar_type()) != signal.scalar_type()) {
+    const bool to_real = op.schema().name() == "aten::_fft_c2r";
+    const auto last_size = to_real ? arguments[3].toSymInt().expect_int() : 0;
+    check_powers_of_two(signal, arguments[1].toIntVector(), last_size);
+  }
+  call_wide(op, stack);
+}
+
+template <void (*kernel)(const c10::OperatorHandle&, Stack*)>
+torch::CppFunction wide() {
+  return aliased(c10::KernelFunction::makeFromBoxedFunction<kernel>());
+}
+
+// ---- types of which only the result is another ----
+
+Tensor histogram(const Tensor& self, int64_t bins, const Scalar& min, const Scalar& max) {
+  const bool whole = at::isIntegralType(self.scalar_type(), /*includeBool=*/false);
+  return at::histc(whole ? self.to(at::kDouble) : self, bins, min, max).to(self.scalar_type());
+}
+
+Tensor& histogram_out(const Tensor& self, int64_t bins, const Scalar& min, const Scalar& max,
+                      Tensor& out) {
+  return write(out, histogram(self, bins, min, max));
+}
+
+Tensor sum_of_numbers(const Tensor& self, at::OptionalIntArrayRef dims, bool keepdim,
+                      std::optional<ScalarType> type) {
+  return self.is_complex() ? at::where(self.isnan(), at::zeros({}, self.options()), self)
+                                 .sum(dims, keepdim, type)
+                           : at::nansum(self, dims, keepdim, type);
+}
+
+Tensor& sum_of_numbers_out(const Tensor& self, at::OptionalIntArrayRef dims, bool keepdim,
+                           std::optional<ScalarType> type, Tensor& out) {
+  return write(out, sum_of_numbers(self, dims, keepdim, type));
+}
+
+Tensor absolute(const Tensor& self) {
+  return self.scalar_type() == at::kBool ? self.clone() : at::abs(self);
+}
+
+Tensor& absolute_out(const Tensor& self, Tensor& out) {
+  return self.scalar_type() == at::kBool ? write(out, self) : at::abs_out(out, self);
+}
+
+Tensor sum_of_diagonal(const Tensor& self) {
+  return self.scalar_type() == at::kBool ? self.diagonal().sum() : at::trace(self);
+}
+
+}  // namespace
+
+ANYDEVICE_IMPL(aten, CUDA, m) {
+  for (const auto* name :
+       {"round.decimals", "round_.decimals", "round.decimals_out", "polygamma", "polygamma.out",
+        "multi_margin_loss", "multi_margin_loss.out", "multi_margin_loss_backward",
+        "multi_margin_loss_backward.grad_input", "multilabel_margin_loss_forward",
+        "multilabel_margin_loss_forward.output", "multilabel_margin_loss_backward",
+        "multilabel_margin_loss_backward.grad_input", "avg_pool3d", "avg_pool3d.out",
+        "avg_pool3d_backward", "avg_pool3d_backward.grad_input", "_upsample_bilinear2d_aa",
+        "_upsample_bilinear2d_aa.out", "_upsample_bilinear2d_aa_backward",
+        "_upsample_bilinear2d_aa_backward.grad_input", "_upsample_bicubic2d_aa",
+        "_upsample_bicubic2d_aa.out", "_upsample_bicubic2d_aa_backward",
+        "_upsample_bicubic2d_aa_backward.grad_input"}) {
+    m.impl(name, wide<&call_wide>());
+  }
+  for (const auto* name : {"_fft_r2c", "_fft_r2c.out", "_fft_c2r", "_fft_c2r.out", "_fft_c2c",
+                           "_fft_c2c.out"}) {
+    m.impl(name, wide<&fft_wide>());
+  }
+  m.impl("histc", composed<&histogram>());
+  m.impl("histc.out", composed<&histogram_out>());
+  m.impl("nansum", composed<&sum_of_numbers>());
+  m.impl("nansum.out", composed<&sum_of_numbers_out>());
+  m.impl("abs", composed<&absolute>());
+  m.impl("abs.out", composed<&absolute_out>());
+  m.impl("trace", composed<&sum_of_diagonal>());
+}
+
+}  // namespace anydevice::kernels

@@ -1,0 +1,382 @@
+// The allocator at the CUDA key, in two layers: caching_allocator.h says what the card would do and
+// whether it has the memory; the bytes themselves are plain host memory (none when hollow).
+#include "anydevice.h"
+
+#include "caching_allocator.h"
+
+#include <c10/core/AllocatorConfig.h>
+#include <c10/core/CPUAllocator.h>
+
+#include <array>
+#include <mutex>
+#include <sstream>
+#include <string>
+
+namespace anydevice {
+namespace memory {
+namespace {
+
+using Config = c10::CachingAllocator::AcceleratorAllocatorConfig;
+
+Settings current_settings() {
+  Settings settings;
+  settings.max_split_size = Config::max_split_size();
+  settings.max_non_split_rounding = Config::max_non_split_rounding_size();
+  settings.large_segment_size = Config::large_segment_size();
+  settings.garbage_collection_threshold = Config::garbage_collection_threshold();
+  settings.expandable_segments = Config::use_expandable_segments();
+  for (size_t i = 0; i < settings.roundup_power2_divisions.size(); ++i) {
+    settings.roundup_power2_divisions[i] = Config::roundup_power2_divisions(kMiB << i);
+  }
+  return settings;
+}
+
+// One model for each device, made when the device is first used, and never destroyed: storages may
+// outlive everything else.
+struct Models {
+  std::array<std::once_flag, max_gpus> once;
+  std::array<std::atomic<CachingAllocator*>, max_gpus> made{};
+};
+
+Models& models() {
+  static auto* instance = new Models();
+  return *instance;
+}
+
+void reconfigure() {
+  const auto settings = current_settings();
+  for (auto& model : models().made) {
+    if (auto* made = model.load()) {
+      made->configure(settings);
+    }
+  }
+}
+
+// PyTorch's own parser reads PYTORCH_ALLOC_CONF, at any time. It has to know the names that only the
+// CUDA build registers, and to tell the models when something changes.
+void listen_to_settings() {
+  auto& keys = Config::getMutableKeys();
+  keys.insert({"backend", "release_lock_on_cudamalloc", "pinned_use_cuda_host_register",
+               "graph_capture_record_stream_reuse", "pinned_reserve_segment_size_mb",
+               "pinned_num_register_threads", "per_process_memory_fraction",
+               "pinned_free_catch_all", "throw_on_cudamalloc_oom"});
+  auto& hook = Config::getConfigParserHook();
+  hook = [before = hook](const std::string& text) {
+    if (before) {
+      before(text);
+    }
+    reconfigure();
+  };
+}
+
+CachingAllocator& of(DeviceIndex device) {
+  static const bool listening = (listen_to_settings(), true);
+  (void)listening;
+  auto& all = models();
+  std::call_once(all.once[device], [&] {
+    all.made[device] = new CachingAllocator(machine.gpu[device].memory, current_settings());
+  });
+  return *all.made[device];
+}
+
+std::string format_size(size_t size) {
+  std::ostringstream text;
+  text.precision(2);
+  text << std::fixed;
+  if (size <= 1024) {
+    text << size << " bytes";
+  } else if (size <= kMiB) {
+    text << static_cast<double>(size) / 1024 << " KiB";
+  } else if (size <= 1024 * kMiB) {
+    text << static_cast<double>(size) / static_cast<double>(kMiB) << " MiB";
+  } else {
+    text << static_cast<double>(size) / static_cast<double>(1024 * kMiB) << " GiB";
+  }
+  return text.str();
+}
+
+[[noreturn]] void throw_out_of_memory(const OutOfMemory& what, DeviceIndex device) {
+  const auto allowed = what.allowed ? format_size(*what.allowed) + " allowed; " : std::string();
+  TORCH_CHECK_WITH(
+      OutOfMemoryError, false, "CUDA out of memory. Tried to allocate ", format_size(what.tried),
+      ". GPU ", static_cast<int>(device), " has a total capacity of ", format_size(what.total),
+      " of which ", format_size(what.free),
+      " is free. Including non-PyTorch memory, this process has ",
+      format_size(what.total - what.free), " memory in use. ", allowed,
+      "Of the allocated memory ", format_size(what.allocated), " is allocated by PyTorch, and ",
+      format_size(what.reserved - what.allocated),
+      " is reserved by PyTorch but unallocated.",
+      " If reserved but unallocated memory is large try setting",
+      " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
+      "  See documentation for Memory Management  (https://docs.pytorch.org/docs/stable/notes/"
+      "cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)");
+}
+
+void tell_profiler(void* data, int64_t bytes, DeviceIndex device) {
+  if (C10_UNLIKELY(c10::memoryProfilingEnabled())) {
+    const auto stats = of(device).statistics();
+    c10::reportMemoryUsageToProfiler(data, bytes, stats.allocated_bytes[0].current,
+                                     stats.reserved_bytes[0].current,
+                                     Device(c10::kCUDA, device));
+  }
+}
+
+using OwnedBlock = std::unique_ptr<anydevice::Block, decltype(&release_block)>;
+
+// Takes the memory on the card, or says that there is none.
+OwnedBlock take(size_t size, DeviceIndex device) {
+  constexpr size_t one_exabyte = size_t{1} << 60;
+  TORCH_CHECK_WITH(OutOfMemoryError, size < one_exabyte,
+                   "CUDA out of memory. Tried to allocate more than 1EB memory.");
+  OwnedBlock block(new anydevice::Block, &release_block);
+  block->size = size;
+  block->device = device;
+  if (size == 0) {
+    return block;
+  }
+  try {
+    block->counted = of(device).allocate(size, current_stream(device));
+  } catch (const OutOfMemory& what) {
+    throw_out_of_memory(what, device);
+  }
+  report({Event::allocate, "alloc", static_cast<int64_t>(size), -1, device});
+  return block;
+}
+
+c10::DataPtr hand_out(OwnedBlock block, c10::DataPtr bytes) {
+  void* data = bytes.get();
+  const Device device(c10::kCUDA, block->device);
+  if (block->counted) {
+    tell_profiler(data, static_cast<int64_t>(CachingAllocator::size(
+                            static_cast<Block*>(block->counted))), block->device);
+  }
+  block->bytes = std::move(bytes);
+  return {data, block.release(), &release_block, device};
+}
+
+void give_back(anydevice::Block& block) {
+  if (!block.counted) {
+    return;
+  }
+  auto* counted = static_cast<Block*>(block.counted);
+  const auto rounded = static_cast<int64_t>(CachingAllocator::size(counted));
+  of(block.device).free(counted);
+  tell_profiler(block.bytes.get(), -rounded, block.device);
+  report({Event::release, "free", static_cast<int64_t>(block.size), block.device, -1});
+}
+
+}  // namespace
+}  // namespace memory
+
+void release_block(void* context) {
+  auto* block = static_cast<Block*>(context);
+  memory::give_back(*block);
+  release_alias(*block);
+  delete block;
+}
+
+c10::DataPtr allocate(size_t size, DeviceIndex device) {
+  check_usable();
+  auto block = memory::take(size, device);
+  return memory::hand_out(
+      std::move(block),
+      machine.hollow ? c10::DataPtr() : c10::GetCPUAllocator()->allocate(size));
+}
+
+c10::DataPtr adopt(c10::DataPtr bytes, size_t size, DeviceIndex device) {
+  return memory::hand_out(memory::take(size, device), std::move(bytes));
+}
+
+namespace {
+
+c10::CachingAllocator::StatArray as_torch(const memory::Stats3& ours) {
+  c10::CachingAllocator::StatArray theirs;
+  for (size_t i = 0; i < ours.size(); ++i) {
+    theirs[i].current = ours[i].current;
+    theirs[i].peak = ours[i].peak;
+    theirs[i].allocated = ours[i].allocated;
+    theirs[i].freed = ours[i].freed;
+  }
+  return theirs;
+}
+
+struct Allocator final : c10::DeviceAllocator {
+  c10::DataPtr allocate(size_t size) override { return anydevice::allocate(size, current_device()); }
+
+  void copy_data(void* to, const void* from, size_t size) const override {
+    if (!machine.hollow) {
+      default_copy_data(to, from, size);
+    }
+  }
+
+  bool initialized() override { return true; }
+
+  void emptyCache(c10::MempoolId_t) override {
+    for (auto& model : memory::models().made) {
+      if (auto* made = model.load()) {
+        made->empty_cache();
+      }
+    }
+  }
+
+  void recordStream(const c10::DataPtr& data, c10::Stream stream) override {
+    if (data.get_deleter() != &release_block) {
+      return;
+    }
+    const auto* block = static_cast<Block*>(data.get_context());
+    if (block->counted) {
+      memory::of(block->device)
+          .record_stream(static_cast<memory::Block*>(block->counted), stream.id());
+    }
+  }
+
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(DeviceIndex device) override {
+    const auto ours = memory::of(device).statistics();
+    c10::CachingDeviceAllocator::DeviceStats stats;
+    stats.allocation = as_torch(ours.allocation);
+    stats.segment = as_torch(ours.segment);
+    stats.active = as_torch(ours.active);
+    stats.inactive_split = as_torch(ours.inactive_split);
+    stats.allocated_bytes = as_torch(ours.allocated_bytes);
+    stats.reserved_bytes = as_torch(ours.reserved_bytes);
+    stats.active_bytes = as_torch(ours.active_bytes);
+    stats.inactive_split_bytes = as_torch(ours.inactive_split_bytes);
+    stats.requested_bytes = as_torch(ours.requested_bytes);
+    stats.oversize_allocations = as_torch({ours.oversize_allocations, {}, {}})[0];
+    stats.oversize_segments = as_torch({ours.oversize_segments, {}, {}})[0];
+    stats.num_alloc_retries = ours.num_alloc_retries;
+    stats.num_ooms = ours.num_ooms;
+    stats.num_sync_all_streams = ours.num_sync_all_streams;
+    stats.num_device_alloc = ours.num_device_alloc;
+    stats.num_device_free = ours.num_device_free;
+    stats.max_split_size = ours.max_split_size;
+    return stats;
+  }
+
+  void resetAccumulatedStats(DeviceIndex device) override { memory::of(device).reset_accumulated(); }
+  void resetPeakStats(DeviceIndex device) override { memory::of(device).reset_peak(); }
+
+  std::pair<size_t, size_t> getMemoryInfo(DeviceIndex device) override {
+    return memory::of(device).free_and_total();
+  }
+};
+
+}  // namespace
+
+c10::DeviceAllocator* allocator() {
+  static auto* instance = new Allocator();
+  return instance;
+}
+
+// ---- for torch.cuda's Python side; `device` must be a device that there is
+
+// The names of the figures of anydevice_memory_stats in their order, one a line, in the form
+// "allocated_bytes.all.current"; a dot is a level of torch._C._cuda_memoryStats's dictionary.
+ANYDEVICE_API const char* anydevice_memory_stat_names() {
+  static const std::string names = [] {
+    std::string text = "num_alloc_retries\nnum_ooms\nmax_split_size\nnum_sync_all_streams\n"
+                       "num_device_alloc\nnum_device_free\nnum_oom_rejections";
+    const auto four = [&](const std::string& stat) {
+      for (const char* figure : {"current", "peak", "allocated", "freed"}) {
+        text += "\n" + stat + "." + figure;
+      }
+    };
+    for (const char* stat : {"allocation", "segment", "active", "inactive_split",
+                             "allocated_bytes", "reserved_bytes", "active_bytes",
+                             "inactive_split_bytes", "requested_bytes"}) {
+      for (const char* pool : {"all", "small_pool", "large_pool"}) {
+        four(std::string(stat) + "." + pool);
+      }
+    }
+    four("oversize_allocations");
+    four("oversize_segments");
+    return text;
+  }();
+  return names.c_str();
+}
+
+ANYDEVICE_API void anydevice_memory_stats(int device, int64_t* out) {
+  auto stats = memory::of(static_cast<DeviceIndex>(device)).statistics();
+  for (int64_t figure : {stats.num_alloc_retries, stats.num_ooms, stats.max_split_size,
+                         stats.num_sync_all_streams, stats.num_device_alloc,
+                         stats.num_device_free, int64_t{0}}) {
+    *out++ = figure;
+  }
+  const auto four = [&](const memory::Stat& stat) {
+    for (int64_t figure : {stat.current, stat.peak, stat.allocated, stat.freed}) {
+      *out++ = figure;
+    }
+  };
+  for (const auto* by_pool : stats.by_pool()) {
+    for (const auto& stat : *by_pool) {
+      four(stat);
+    }
+  }
+  four(stats.oversize_allocations);
+  four(stats.oversize_segments);
+}
+
+// The segments of a device as JSON, with the keys of torch.cuda.memory_snapshot(). The text lives
+// until this thread asks again.
+ANYDEVICE_API const char* anydevice_memory_snapshot(int device) {
+  static thread_local std::string text;
+  std::ostringstream json;
+  const char* between_segments = "[";
+  const auto segments = memory::of(static_cast<DeviceIndex>(device)).snapshot();
+  for (const auto& segment : segments) {
+    json << between_segments << "{\"device\": " << device << ", \"address\": " << segment.address
+         << ", \"total_size\": " << segment.total << ", \"allocated_size\": " << segment.allocated
+         << ", \"active_size\": " << segment.active
+         << ", \"requested_size\": " << segment.requested << ", \"stream\": " << segment.stream
+         << ", \"segment_type\": \"" << (segment.large ? "large" : "small")
+         << "\", \"segment_pool_id\": [0, 0], \"is_expandable\": "
+         << (segment.expandable ? "true" : "false") << ", \"frames\": [], \"blocks\": ";
+    const char* between_blocks = "[";
+    for (const auto& block : segment.blocks) {
+      json << between_blocks << "{\"address\": " << block.address << ", \"size\": " << block.size
+           << ", \"requested_size\": " << block.requested << ", \"state\": \""
+           << (block.allocated ? "active_allocated"
+               : block.active  ? "active_awaiting_free"
+                               : "inactive")
+           << "\", \"frames\": []}";
+      between_blocks = ", ";
+    }
+    json << "]}";
+    between_segments = ", ";
+  }
+  json << (segments.empty() ? "[]" : "]");
+  text = json.str();
+  return text.c_str();
+}
+
+ANYDEVICE_API void anydevice_memory_empty_cache() { allocator()->emptyCache(); }
+
+ANYDEVICE_API void anydevice_memory_reset_peak(int device) {
+  memory::of(static_cast<DeviceIndex>(device)).reset_peak();
+}
+
+ANYDEVICE_API void anydevice_memory_reset_accumulated(int device) {
+  memory::of(static_cast<DeviceIndex>(device)).reset_accumulated();
+}
+
+ANYDEVICE_API void anydevice_memory_info(int device, int64_t* free, int64_t* total) {
+  const auto [free_bytes, total_bytes] =
+      memory::of(static_cast<DeviceIndex>(device)).free_and_total();
+  *free = static_cast<int64_t>(free_bytes);
+  *total = static_cast<int64_t>(total_bytes);
+}
+
+ANYDEVICE_API void anydevice_memory_set_fraction(int device, double fraction) {
+  memory::of(static_cast<DeviceIndex>(device)).set_memory_fraction(fraction);
+}
+
+ANYDEVICE_API double anydevice_memory_fraction(int device) {
+  return memory::of(static_cast<DeviceIndex>(device)).memory_fraction();
+}
+
+// `outside` is what does not pass through this allocator: the context, library workspaces.
+ANYDEVICE_API void anydevice_memory_set_capacity(int device, int64_t total, int64_t outside) {
+  memory::of(static_cast<DeviceIndex>(device)).set_capacity(total, outside);
+}
+
+}  // namespace anydevice

@@ -1,0 +1,184 @@
+// Reading schemas, and PyTorch's own device errors.
+#include "signature.h"
+
+#include <ATen/core/op_registration/adaption.h>
+
+namespace anydevice {
+namespace {
+
+using c10::TypeKind;
+
+const c10::Type& without_optional(const c10::Type& type) {
+  return type.kind() == TypeKind::OptionalType
+      ? *type.castRaw<c10::OptionalType>()->getElementType()
+      : type;
+}
+
+std::optional<Kind> kind_of(const c10::Type& declared) {
+  const auto& type = without_optional(declared);
+  switch (type.kind()) {
+    case TypeKind::TensorType:
+      return Kind::tensor;
+    case TypeKind::DeviceObjType:
+      return Kind::device;
+    case TypeKind::GeneratorType:
+      return Kind::generator;
+    case TypeKind::ListType: {
+      const auto& element = *type.castRaw<c10::ListType>()->getElementType();
+      if (without_optional(element).kind() != TypeKind::TensorType) {
+        return std::nullopt;
+      }
+      return element.kind() == TypeKind::OptionalType ? Kind::optional_tensors : Kind::tensors;
+    }
+    default:
+      return std::nullopt;
+  }
+}
+
+bool is_written(const c10::Argument& argument) {
+  return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+}
+
+template <typename Visit>
+void for_each_tensor(const c10::IValue& value, Visit visit) {
+  if (value.isTensor()) {
+    visit(value.toTensor());
+  } else if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorList()) {
+      visit(tensor);
+    }
+  } else if (value.isList()) {
+    for (const c10::IValue& element : value.toListRef()) {
+      if (element.isTensor()) {
+        visit(element.toTensor());
+      }
+    }
+  }
+}
+
+void check_iterator(const Signature& signature, const c10::IValue* arguments) {
+  std::optional<Device> common;
+  bool scalar_seen = false;
+  auto device_of_first = [&](const at::Tensor& tensor) {
+    if (tensor.defined() && !tensor.is_cpu() && !common) {
+      common = tensor.device();
+    }
+  };
+  auto check = [&](const at::Tensor& tensor) {
+    if (!tensor.defined() || tensor.device() == *common) {
+      return;
+    }
+    if (tensor.is_cpu() && tensor.dim() == 0) {
+      TORCH_CHECK(!scalar_seen, "Trying to pass too many CPU scalars to CUDA kernel!");
+      scalar_seen = true;
+      return;
+    }
+    TORCH_CHECK(
+        false,
+        "Expected all tensors to be on the same device, but found at least two devices, ",
+        *common, " and ", tensor.device(), "!");
+  };
+  for (const auto slot : signature.check_order) {
+    for_each_tensor(arguments[signature.slots[slot].index], device_of_first);
+  }
+  for (const auto slot : signature.check_order) {
+    if (common) {
+      for_each_tensor(arguments[signature.slots[slot].index], check);
+    }
+  }
+}
+
+void check_common(const Signature& signature, const c10::IValue* arguments) {
+  std::optional<Device> common;
+  for (const auto slot : signature.check_order) {
+    const auto& [index, kind, name] = signature.slots[slot];
+    for_each_tensor(arguments[index], [&](const at::Tensor& tensor) {
+      c10::impl::check_and_update_common_device(
+          common, tensor, signature.method.c_str(), name.c_str());
+    });
+  }
+}
+
+void check_convolution(const c10::IValue* arguments) {
+  const auto& input = arguments[0].toTensor();
+  const auto& weight = arguments[1].toTensor();
+  TORCH_CHECK(
+      input.options().type_equal(weight.options()) && input.device() == weight.device(),
+      "Input type (", input.toString(), ") and weight type (", weight.toString(),
+      ") should be the same");
+  if (arguments[2].isTensor()) {
+    const auto& bias = arguments[2].toTensor();
+    TORCH_CHECK(
+        !bias.defined() || input.options().type_equal(bias.options()),
+        "Input type (", input.toString(), ") and bias type (", bias.toString(),
+        ") should be the same");
+  }
+}
+
+void check_foreach(const Signature& signature, const c10::IValue* arguments) {
+  const auto first = arguments[signature.slots.front().index].toTensorVector();
+  for (const auto& slot : signature.slots) {
+    if (slot.kind != Kind::tensors) {
+      continue;
+    }
+    size_t i = 0;
+    for (const at::Tensor& tensor : arguments[slot.index].toTensorList()) {
+      if (i < first.size() && tensor.device() != first[i].device()) {
+        TORCH_CHECK(
+            tensor.is_cpu() && tensor.dim() == 0,
+            "Expected all tensors to be on the same device, but found at least two devices, ",
+            first[i].device(), " and ", tensor.device(), "!");
+      }
+      ++i;
+    }
+  }
+}
+
+}  // namespace
+
+Signature::Signature(const c10::FunctionSchema& schema, DeviceCheck check, std::string method)
+    : op(schema.name()),
+      method(std::move(method)),
+      check(check),
+      synchronises(anydevice::synchronises(schema.name())),
+      arguments(schema.arguments().size()),
+      returns(schema.returns().size()) {
+  std::vector<uint16_t> outputs, inputs;
+  for (const auto i : c10::irange(arguments)) {
+    const auto& argument = schema.arguments()[i];
+    const auto kind = kind_of(*argument.type());
+    if (!kind) {
+      continue;
+    }
+    const auto slot = static_cast<uint16_t>(slots.size());
+    slots.push_back({static_cast<uint16_t>(i), *kind, argument.name()});
+    writes |= is_written(argument);
+    if (*kind != Kind::device && *kind != Kind::generator) {
+      (argument.kwarg_only() && is_written(argument) ? outputs : inputs).push_back(slot);
+    }
+  }
+  check_order = std::move(outputs);
+  check_order.insert(check_order.end(), inputs.begin(), inputs.end());
+  for (const auto i : c10::irange(returns)) {
+    if (const auto kind = kind_of(*schema.returns()[i].type())) {
+      results.push_back({static_cast<uint16_t>(i), *kind, ""});
+    }
+  }
+}
+
+void Signature::check_devices(const c10::IValue* arguments) const {
+  switch (check) {
+    case DeviceCheck::none:
+      return;
+    case DeviceCheck::common:
+      return check_common(*this, arguments);
+    case DeviceCheck::iterator:
+      return check_iterator(*this, arguments);
+    case DeviceCheck::foreach:
+      return check_foreach(*this, arguments);
+    case DeviceCheck::convolution:
+      return check_convolution(arguments);
+  }
+}
+
+}  // namespace anydevice

@@ -1,0 +1,53 @@
+// What the common kernel has to know of an op, read from its schema once: which arguments and results
+// hold tensors, which it writes to, and how PyTorch checks their devices.
+#pragma once
+
+#include "anydevice.h"
+
+#include <string>
+
+namespace anydevice {
+
+// How CUDA's kernel of an op looks at the devices of its arguments.
+enum class DeviceCheck : uint8_t {
+  none,
+  common,       // torchgen's wrapper_CUDA_…: all the same, host scalars too
+  iterator,     // TensorIterator: all the same, one host scalar allowed
+  foreach,      // element by element
+  convolution,  // a sentence of its own
+};
+
+// Whether CUDA's kernel of an op waits for the device, as its host side needs an answer first.
+enum class Synchronises : uint8_t { never, always, with_mask };
+
+enum class Kind : uint8_t { tensor, tensors, optional_tensors, device, generator };
+
+struct Slot {
+  uint16_t index;
+  Kind kind;
+  std::string name;
+};
+
+struct Signature {
+  Signature(const c10::FunctionSchema& schema, DeviceCheck check, std::string method);
+
+  std::string op;      // aten::addmm
+  std::string method;  // wrapper_CUDA_addmm
+  DeviceCheck check;
+  bool writes = false;
+  Synchronises synchronises = Synchronises::never;
+  size_t arguments;
+  size_t returns;
+  std::vector<Slot> slots;            // in the order of the arguments
+  std::vector<uint16_t> check_order;  // of slots: `out` first, then as they stand
+  std::vector<Slot> results;          // those that hold tensors
+
+  void report_synchronisation(const c10::IValue* arguments, int device) const;  // events.cpp
+
+  // Throws what CUDA would throw if the arguments are on devices that do not go together.
+  void check_devices(const c10::IValue* arguments) const;
+};
+
+Synchronises synchronises(const std::string& op);  // events.cpp
+
+}  // namespace anydevice

@@ -1,0 +1,222 @@
+// Ops that make a tensor, look at it in another way, or move its bytes: these see CUDA tensors.
+#include "alias.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/native/Resize.h>
+#include <ATen/native/TensorFactories.h>
+#include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/unfold_native.h>
+#include <ATen/ops/view_as_complex_native.h>
+#include <ATen/ops/view_as_real_native.h>
+#include <ATen/ops/view_native.h>
+
+namespace anydevice {
+namespace {
+
+using at::IntArrayRef;
+using at::Tensor;
+using c10::DispatchKey;
+using c10::DispatchKeySet;
+using c10::Layout;
+using c10::MemoryFormat;
+using c10::ScalarType;
+
+class OnDevice {
+ public:
+  explicit OnDevice(std::optional<Device> device) : before_(current_device()) {
+    set_current_device(index_of(device));
+  }
+  ~OnDevice() { set_current_device(before_); }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+ private:
+  DeviceIndex before_;
+};
+
+// ---- made ----
+
+void refuse_pinning(std::optional<bool> pin_memory) {
+  TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
+}
+
+Tensor empty(
+    IntArrayRef size, std::optional<ScalarType> dtype, std::optional<Layout>,
+    std::optional<Device> device, std::optional<bool> pin_memory,
+    std::optional<MemoryFormat> memory_format) {
+  refuse_pinning(pin_memory);
+  const OnDevice there(device);
+  return at::detail::empty_generic(
+      size, allocator(), DispatchKeySet(DispatchKey::CUDA), c10::dtype_or_default(dtype),
+      memory_format);
+}
+
+Tensor empty_strided(
+    IntArrayRef size, IntArrayRef stride, std::optional<ScalarType> dtype, std::optional<Layout>,
+    std::optional<Device> device, std::optional<bool> pin_memory) {
+  refuse_pinning(pin_memory);
+  const OnDevice there(device);
+  return at::detail::empty_strided_generic(
+      size, stride, allocator(), DispatchKeySet(DispatchKey::CUDA), c10::dtype_or_default(dtype));
+}
+
+Tensor efficient_zero_tensor(
+    IntArrayRef size, std::optional<ScalarType> dtype, std::optional<Layout>,
+    std::optional<Device> device, std::optional<bool>) {
+  at::native::ZeroTensorAllocator no_bytes(Device(c10::kCUDA, index_of(device)));
+  return at::detail::empty_generic(
+      size, &no_bytes, DispatchKeySet({DispatchKey::CUDA, DispatchKey::ZeroTensor}),
+      c10::dtype_or_default(dtype), std::nullopt);
+}
+
+// ---- resized and set ----
+
+void grow(c10::StorageImpl& storage, size_t bytes) {
+  if (bytes <= storage.nbytes()) {
+    return;
+  }
+  TORCH_CHECK(storage.resizable(), "Trying to resize storage that is not resizable");
+  auto grown = allocate(bytes, storage.device().index());
+  if (storage.data() != nullptr && grown.get() != nullptr) {
+    std::memcpy(grown.get(), storage.data(), storage.nbytes());
+  }
+  storage.set_data_ptr_noswap(std::move(grown));
+  storage.set_nbytes(bytes);
+}
+
+void resize(c10::TensorImpl& tensor, IntArrayRef size, at::OptionalIntArrayRef stride) {
+  const auto item = tensor.dtype().itemsize();
+  const auto offset = tensor.storage_offset();
+  size_t bytes = 0;
+  if (stride) {
+    tensor.set_sizes_and_strides(size, *stride);
+    bytes = at::detail::computeStorageNbytes(size, *stride, item, offset);
+  } else {
+    tensor.set_sizes_contiguous(size);
+    bytes = at::detail::computeStorageNbytesContiguous(size, item, offset);
+  }
+  if (tensor.numel() > 0) {
+    grow(*tensor.unsafe_storage().unsafeGetStorageImpl(), bytes);
+  }
+}
+
+const Tensor& resize_(
+    const Tensor& self, IntArrayRef size, std::optional<MemoryFormat> memory_format) {
+  auto& impl = *self.unsafeGetTensorImpl();
+  if (self.sizes() != size) {
+    resize(impl, size, std::nullopt);
+  }
+  if (memory_format) {
+    TORCH_CHECK(
+        *memory_format != MemoryFormat::Preserve, "Unsupported memory format", *memory_format);
+    impl.empty_tensor_restride(*memory_format);
+  }
+  return self;
+}
+
+Tensor& set_storage(
+    Tensor& self, c10::Storage source, int64_t offset, IntArrayRef size, IntArrayRef stride) {
+  at::native::checkSetStorage(self, std::move(source), offset, size, stride);
+  auto& impl = *self.unsafeGetTensorImpl();
+  impl.set_storage_offset(offset);
+  resize(impl, size, stride.data() == nullptr ? at::OptionalIntArrayRef() : stride);
+  return self;
+}
+
+Tensor& set_whole_storage(Tensor& self, c10::Storage source) {
+  const auto items = static_cast<int64_t>(source.nbytes() / self.dtype().itemsize());
+  return set_storage(self, std::move(source), 0, {items}, {1});
+}
+
+Tensor& set_tensor(Tensor& self, const Tensor& source) {
+  if (!self.is_same(source)) {
+    set_storage(self, source.storage(), source.storage_offset(), source.sizes(), source.strides());
+  }
+  return self;
+}
+
+Tensor& set_empty(Tensor& self) {
+  c10::Storage nothing(
+      c10::Storage::use_byte_size_t(), 0, allocate(0, self.device().index()), allocator(), true);
+  return set_storage(self, std::move(nothing), 0, {0}, {});
+}
+
+// ---- moved ----
+
+void report_transfer(const Tensor& to, const Tensor& from, bool non_blocking) {
+  if (listener.load(std::memory_order_relaxed) == nullptr) {
+    return;
+  }
+  const auto& on_host = to.is_cuda() ? from : to;
+  const bool crosses = !on_host.is_cuda();
+  report(
+      {Event::transfer, "aten::copy_", static_cast<int64_t>(from.nbytes()),
+       from.is_cuda() ? from.get_device() : -1, to.is_cuda() ? to.get_device() : -1,
+       crosses && on_host.is_pinned(), crosses && !non_blocking});
+  if (crosses && !non_blocking) {
+    report({Event::synchronise, "aten::copy_", 0, to.is_cuda() ? to.get_device() : from.get_device()});
+  }
+}
+
+Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
+  check_usable();
+  run_backward_in_the_calling_thread();
+  report_transfer(self, source, non_blocking);
+  const at::AutoDispatchBelowADInplaceOrView below;
+  Aliases aliases;
+  aliases.of(self).copy_(aliases.of(source), non_blocking);
+  if (machine.hollow && self.is_cpu()) {
+    self.zero_();  // there is nothing to read from a hollow GPU
+  }
+  return self;
+}
+
+at::Scalar local_scalar_dense(const Tensor& self) {
+  check_usable();
+  report({Event::transfer, "aten::_local_scalar_dense", static_cast<int64_t>(self.element_size()),
+          self.get_device(), -1, false, true});
+  report({Event::synchronise, "aten::_local_scalar_dense", 0, self.get_device()});
+  if (machine.hollow) {
+    return at::isComplexType(self.scalar_type())  ? at::Scalar(c10::complex<double>(0))
+        : at::isFloatingType(self.scalar_type()) ? at::Scalar(0.0)
+        : self.scalar_type() == at::kBool        ? at::Scalar(false)
+                                                 : at::Scalar(0);
+  }
+  Aliases aliases;
+  return at::_local_scalar_dense(aliases.of(self));
+}
+
+void record_stream(Tensor& self, c10::Stream stream) {
+  allocator()->recordStream(self.storage().data_ptr(), stream);
+}
+
+ANYDEVICE_IMPL(aten, CUDA, m) {
+  m.impl("empty.memory_format", TORCH_FN(empty));
+  m.impl("empty_strided", TORCH_FN(empty_strided));
+  m.impl("_efficientzerotensor", TORCH_FN(efficient_zero_tensor));
+
+  m.impl("as_strided", TORCH_FN(at::native::as_strided_tensorimpl));
+  m.impl("view", TORCH_FN(at::native::view));
+  m.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));
+  m.impl("unfold", TORCH_FN(at::native::unfold));
+  m.impl("view_as_real", TORCH_FN(at::native::view_as_real));
+  m.impl("view_as_complex", TORCH_FN(at::native::view_as_complex));
+
+  m.impl("resize_", TORCH_FN(resize_));
+  m.impl("set_", TORCH_FN(set_empty));
+  m.impl("set_.source_Storage", TORCH_FN(set_whole_storage));
+  m.impl("set_.source_Storage_storage_offset", TORCH_FN(set_storage));
+  m.impl("set_.source_Tensor", TORCH_FN(set_tensor));
+
+  m.impl("copy_", TORCH_FN(copy_));
+  m.impl("_local_scalar_dense", TORCH_FN(local_scalar_dense));
+  m.impl("record_stream", TORCH_FN(record_stream));
+}
+
+ANYDEVICE_IMPL(aten, QuantizedCUDA, m) {
+  m.impl("copy_", TORCH_FN(copy_));
+}
+
+}  // namespace
+}  // namespace anydevice

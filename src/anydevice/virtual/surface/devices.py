@@ -1,0 +1,151 @@
+"""Devices: how many, which one, what each says of itself."""
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from anydevice.devices.catalogue import Card
+from anydevice.virtual import core
+
+CUDA_VERSION = "13.0"
+WARP = 32
+
+
+def names(gpus: int, gpu: Card) -> dict[str, Any]:
+    """What torch._C calls them."""
+    library = core.library()
+    properties = [_properties(gpu, device) for device in range(gpus)]
+
+    def initialise() -> None:
+        core.check(library.anydevice_touch())
+        torch.cuda.default_generators = tuple(
+            torch.ops.anydevice.default_generator(device) for device in range(gpus)
+        )
+        cuda: Any = torch.cuda
+        cuda._get_device_properties = properties.__getitem__
+
+    def count() -> int:
+        library.anydevice_touch()
+        return 0 if library.anydevice_forked() else gpus
+
+    def set_device(device: int) -> None:
+        if device >= 0:
+            core.check(library.anydevice_set_current_device(device))
+
+    def exchange(device: int) -> int:
+        before: int = library.anydevice_current_device()
+        set_device(device)
+        return before
+
+    def synchronize() -> None:
+        library.anydevice_synchronize(library.anydevice_current_device())
+
+    sync_debug_mode = 0
+
+    def set_sync_debug_mode(mode: int) -> None:
+        nonlocal sync_debug_mode
+        sync_debug_mode = mode
+
+    capability = "sm_{}{}".format(*gpu.capability)
+    return {
+        "_has_cuda": True,
+        "_CudaDeviceProperties": CudaDeviceProperties,
+        "_cuda_init": initialise,
+        "_cuda_getDeviceCount": count,
+        "_cuda_isInBadFork": lambda: bool(library.anydevice_forked()),
+        "_cuda_getDevice": lambda: library.anydevice_current_device(),
+        "_cuda_setDevice": set_device,
+        "_cuda_exchangeDevice": exchange,
+        "_cuda_maybeExchangeDevice": exchange,
+        "_cuda_synchronize": synchronize,
+        "_cuda_canDeviceAccessPeer": lambda device, peer: True,
+        "_cuda_getArchFlags": lambda: capability,
+        "_cuda_getCompiledVersion": lambda: 13000,
+        "_cuda_ipc_collect": lambda: None,
+        "_cuda_sleep": lambda cycles: None,
+        "_cuda_get_sync_debug_mode": lambda: sync_debug_mode,
+        "_cuda_set_sync_debug_mode": set_sync_debug_mode,
+    }
+
+
+def attributes(gpu: Card) -> Iterator[tuple[Any, str, Any]]:
+    """What torch.cuda and torch.version took from torch._C when they were imported."""
+    from_c: tuple[tuple[str, str], ...] = (
+        ("_is_in_bad_fork", "_cuda_isInBadFork"),
+        ("_exchange_device", "_cuda_exchangeDevice"),
+        ("_maybe_exchange_device", "_cuda_maybeExchangeDevice"),
+        ("_CudaDeviceProperties", "_CudaDeviceProperties"),
+    )
+    for name, source in from_c:
+        yield torch.cuda, name, getattr(torch._C, source)
+    yield torch.cuda.graphs, "_cuda_isCurrentStreamCapturing", lambda: False
+    yield torch.cuda, "_cudart", _cudart()
+    yield torch.cuda, "_cached_device_count", None
+    yield torch.cuda, "default_generators", ()
+    yield torch.version, "cuda", CUDA_VERSION
+
+
+class CudaDeviceProperties(SimpleNamespace):
+    """The type of torch.cuda.get_device_properties()."""
+
+    def __repr__(self) -> str:
+        return (
+            f"_CudaDeviceProperties(name='{self.name}', major={self.major}, minor={self.minor}, "
+            f"total_memory={self.total_memory // 2**20}MB, "
+            f"multi_processor_count={self.multi_processor_count}, uuid={self.uuid}, "
+            f"pci_bus_id={self.pci_bus_id}, pci_device_id={self.pci_device_id}, "
+            f"pci_domain_id={self.pci_domain_id}, L2_cache_size={self.L2_cache_size // 2**20}MB)"
+        )
+
+
+def _properties(gpu: Card, device: int) -> CudaDeviceProperties:
+    major, minor = gpu.capability
+    return CudaDeviceProperties(
+        name=gpu.name,
+        major=major,
+        minor=minor,
+        total_memory=gpu.memory,
+        multi_processor_count=gpu.multiprocessors,
+        max_threads_per_multi_processor=gpu.threads_per_multiprocessor,
+        max_threads_per_block=1024,
+        warp_size=WARP,
+        regs_per_multiprocessor=65536,
+        shared_memory_per_block=49152,
+        shared_memory_per_block_optin=101_376 if major >= 8 else 65_536,
+        shared_memory_per_multiprocessor=102_400 if major >= 8 else 65_536,
+        L2_cache_size=gpu.l2_cache,
+        is_integrated=False,
+        is_multi_gpu_board=False,
+        gcnArchName=gpu.name,
+        uuid=f"00000000-0000-0000-0000-{device:012x}",
+        pci_bus_id=device,
+        pci_device_id=0,
+        pci_domain_id=0,
+    )
+
+
+def _cudart() -> Any:
+    """What torch.cuda.cudart() returns: the parts of the CUDA runtime that torch binds."""
+    library = core.library()
+
+    class CudaError(int):
+        success = 0
+
+    def memory_info(device: int) -> tuple[int, int]:
+        return core.pair(library.anydevice_memory_info, device)
+
+    nothing: Callable[..., CudaError] = lambda *arguments: CudaError(0)  # noqa: E731
+    return SimpleNamespace(
+        cudaError=CudaError,
+        cudaMemGetInfo=memory_info,
+        cudaGetErrorString=lambda code: "no error" if code == 0 else f"error {code}",
+        cudaProfilerStart=nothing,
+        cudaProfilerStop=nothing,
+        cudaHostRegister=nothing,
+        cudaHostUnregister=nothing,
+        cudaStreamCreate=nothing,
+        cudaStreamDestroy=nothing,
+        cudaStreamCaptureMode=SimpleNamespace(Global=0, ThreadLocal=1, Relaxed=2),
+    )

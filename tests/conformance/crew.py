@@ -1,0 +1,110 @@
+"""Worker processes: a crash or a hang costs the case that caused it, never the suite."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import Any
+
+from tests.conformance.cases import Case, Outcome
+
+WORKER = [sys.executable, "-m", "tests.conformance.worker"]
+# One thread a worker: the CPU's own sums then come out the same each time.
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
+FIRST_ANSWER_S = 300  # importing torch, and building the native library if it is not built
+
+
+class WorkerDiedError(Exception):
+    """The worker ended, or was ended, before it answered."""
+
+
+class Worker:
+    def __init__(self, command: list[str] = WORKER, limit_s: float = 120) -> None:
+        self.command, self.limit_s = command, limit_s
+        self.process: subprocess.Popen[str] | None = None
+        # What it prints beside its answers is read only once it is dead.
+        self.log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
+
+    def ask(self, question: Any) -> Any:
+        limit = self.limit_s if self.process else FIRST_ANSWER_S
+        process = self.process or self.start()
+        assert process.stdin
+        assert process.stdout
+        begun = time.monotonic()
+        killer = threading.Timer(limit, process.kill)
+        killer.start()
+        try:
+            print(json.dumps(question), file=process.stdin, flush=True)
+            answer = process.stdout.readline()
+        except BrokenPipeError:
+            answer = ""
+        killer.cancel()
+        if not answer:
+            hung = time.monotonic() - begun >= limit
+            raise WorkerDiedError(f"hung for {limit:.0f} s" if hung else self.last_words())
+        return json.loads(answer)
+
+    def start(self) -> subprocess.Popen[str]:
+        self.log.truncate(0)
+        self.process = subprocess.Popen(
+            self.command,
+            text=True,
+            env=os.environ | ENVIRONMENT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+        )
+        return self.process
+
+    def last_words(self) -> str:
+        assert self.process
+        code = self.process.wait()
+        self.log.seek(0)
+        lines = [line.strip() for line in self.log.read().splitlines() if line.strip()]
+        telling = [x for x in lines if "what()" in x or "Fatal" in x] + lines[-1:]
+        return f"the process ended with {code}: {(telling or [''])[0][:300]}"
+
+    def judge(self, case: Case, limit: int | None) -> Outcome:
+        try:
+            answer = self.ask({"case": [case.check, case.name, case.dtype], "limit": limit})
+        except WorkerDiedError as end:
+            self.close()
+            return Outcome(case, 1, 0, (str(end),))
+        return Outcome(case, answer["tried"], answer["computed"], tuple(answer["failures"]),
+                       answer["seconds"])  # fmt: skip
+
+    def close(self) -> None:
+        if self.process:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+
+def listed(worker: Worker) -> list[Case]:
+    return [Case(*case) for case in worker.ask("list")]
+
+
+def run(
+    cases: Iterable[Case], limit: int | None, workers: int, seen: Callable[[Outcome], None]
+) -> list[Outcome]:
+    """Judges the cases on so many workers at a time, calling `seen` as each outcome arrives."""
+    mine, crew, outcomes = threading.local(), [], []
+
+    def judge(case: Case) -> Outcome:
+        if not hasattr(mine, "worker"):
+            mine.worker = Worker()
+            crew.append(mine.worker)
+        return mine.worker.judge(case, limit)
+
+    with ThreadPoolExecutor(workers) as pool:
+        for done in as_completed([pool.submit(judge, case) for case in cases]):
+            outcomes.append(done.result())
+            seen(outcomes[-1])
+    for worker in crew:
+        worker.close()
+    return outcomes

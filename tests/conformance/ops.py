@@ -1,0 +1,306 @@
+"""PyTorch's `op_db`: every op, in every form, on the samples PyTorch tests it with."""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import cache
+from typing import Any
+
+import torch
+from tests.conformance.agree import SEEDS, DisagreementError, agree, attempt, varies
+from tests.conformance.compare import Raised, difference, sharing
+from tests.conformance.references import REFERENCES
+from tests.conformance.twins import twins
+from torch.testing._internal import common_methods_invocations
+from torch.testing._internal.common_device_type import onlyCPU
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.common_utils import noncontiguous_like
+from torch.testing._internal.opinfo.core import OpInfo, SampleInput
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+# What these return was never written to, so there is nothing to compare but shape and kind.
+UNWRITTEN = {
+    "empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided",
+    "resize_", "resize_as_",
+}  # fmt: skip
+DTYPES = ["float32", "float64", "bfloat16", "float16", "int64", "bool", "complex64"]
+# A dtype that CUDA computes in and the CPU may not, and one in which the CPU knows the answer.
+WIDER = {
+    torch.float16: torch.float32,
+    torch.bfloat16: torch.float32,
+    torch.complex64: torch.complex128,
+    torch.int64: torch.float64,
+    torch.bool: torch.uint8,
+}
+CPU_LACKS = ("not implemented for", "Unsupported dtype", "doesn't support tensors of type")
+
+# The database seeds its random ops itself, always alike; here the caller's seed must count.
+common_methods_invocations.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)
+
+
+@cache
+def by_name() -> dict[str, OpInfo]:
+    return {op.full_name: op for op in op_db}
+
+
+def cases(check: str) -> Iterator[tuple[str, str]]:
+    """The (op, dtype) pairs that a check is about: those that CUDA supports."""
+    for name, op in by_name().items():
+        for dtype in DTYPES:
+            if CONCERNS[check](op, getattr(torch, dtype)):
+                yield name, dtype
+
+
+def on_cuda(op: OpInfo, dtype: torch.dtype) -> bool:
+    return onlyCPU not in op.decorators and dtype in op.supported_dtypes("cuda")
+
+
+def differentiable(op: OpInfo, dtype: torch.dtype) -> bool:
+    if op.full_name in REFERENCES or not on_cuda(
+        op, dtype
+    ):  # there is no CPU whose gradients these could have
+        return False
+    return dtype in op.supported_backward_dtypes("cuda") and dtype in (torch.float32, torch.float64)
+
+
+CONCERNS: dict[str, Callable[[OpInfo, torch.dtype], bool]] = {
+    "forward": on_cuda,
+    "noncontiguous": lambda op, d: (
+        on_cuda(op, d) and d in (torch.float32, torch.complex64) and op.full_name not in REFERENCES
+    ),
+    "inplace": lambda op, d: on_cuda(op, d) and op.inplace_variant is not None,
+    "out": lambda op, d: on_cuda(op, d) and op.supports_out,
+    "backward": differentiable,
+    "gradgrad": lambda op, d: differentiable(op, d) and op.supports_gradgrad and d is torch.float64,
+    "jvp": lambda op, d: differentiable(op, d) and op.supports_forward_ad and d is torch.float32,
+    "errors": lambda op, d: op.error_inputs_func is not None and d is torch.float32,
+}
+
+
+def samples(op: OpInfo, dtype: torch.dtype, limit: int | None, grad: bool = False) -> list[Any]:
+    return [kept(op, s) for s in list(op.sample_inputs("cpu", dtype, requires_grad=grad))[:limit]]
+
+
+def kept(op: OpInfo, sample: SampleInput) -> SampleInput:
+    """Marks the tensors that this op wants on the CPU whatever the device is."""
+    if op.name == "tensor_split":
+        for tensor in (a for a in sample.args if isinstance(a, torch.Tensor)):
+            tensor.stays_on_cpu = True
+    return sample
+
+
+def call(function: Callable[..., Any], sample: SampleInput, device: str) -> tuple[Any, Any]:
+    """The op's answer, and its arguments as they are afterwards."""
+    arguments = twins((sample.input, sample.args, sample.kwargs), device)
+    first, rest, named = arguments
+    # A factory that is given neither tensor nor device makes its result on the default device.
+    nowhere = not any(isinstance(x, torch.Tensor | torch.device) for x in tree_leaves(arguments))
+    with torch.device(device) if nowhere else nullcontext():
+        return attempt(function, first, *rest, **named), arguments
+
+
+def forward(op: OpInfo, dtype: torch.dtype, limit: int | None) -> Iterator[Callable[[], bool]]:
+    for sample in samples(op, dtype, limit):
+        yield lambda sample=sample: same_forward(op, sample, dtype)
+
+
+def noncontiguous(
+    op: OpInfo, dtype: torch.dtype, limit: int | None
+) -> Iterator[Callable[[], bool]]:
+    for sample in samples(op, dtype, limit or 3):
+        loose = kept(op, sample.transform(loosened))
+        yield lambda sample=loose: same_forward(op, sample, dtype)
+
+
+def loosened(leaf: Any) -> Any:
+    strided = isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided
+    return noncontiguous_like(leaf) if strided else leaf
+
+
+def same_forward(op: OpInfo, sample: SampleInput, dtype: torch.dtype) -> bool:
+    def run(device: str) -> Any:
+        answer, arguments = call(op, sample, device)
+        return answer, arguments, sharing(arguments, answer)
+
+    if op.full_name in REFERENCES:
+        return same_as_reference(op, sample)
+    if dtype in WIDER and cpu_lacks(call(op, sample, "cpu")[0]):
+        return same_as_rounded(op, sample, dtype)
+    return not isinstance(agree(run, values=op.name not in UNWRITTEN)[0], Raised)
+
+
+def cpu_lacks(answer: Any) -> bool:
+    return isinstance(answer, Raised) and any(sign in answer.text for sign in CPU_LACKS)
+
+
+def same_as_reference(op: OpInfo, sample: SampleInput) -> bool:
+    """Only its first result is compared: the others are the kernel's own notes."""
+    expected, got = REFERENCES[op.full_name](sample), call(op, sample, "cuda")[0]
+    if isinstance(got, Raised):
+        raise DisagreementError(f"expected an answer, got {got.type}: {got.text}")
+    if expected is None:
+        return False
+    if found := difference(expected, got[0], close=True):
+        raise DisagreementError(found)
+    return True
+
+
+def same_as_rounded(op: OpInfo, sample: SampleInput, dtype: torch.dtype) -> bool:
+    """What CUDA can and the CPU cannot: the CPU's answer in a wider dtype, rounded."""
+
+    def widened(leaf: Any) -> Any:
+        if leaf is dtype:
+            return WIDER[dtype]
+        return leaf.to(WIDER[dtype]) if getattr(leaf, "dtype", None) is dtype else leaf
+
+    def rounded(tensor: torch.Tensor) -> torch.Tensor:
+        narrow = {WIDER[dtype]: dtype, torch.complex64: torch.complex32}  # FFTs of half
+        return tensor.to(narrow.get(tensor.dtype, tensor.dtype))
+
+    def wide(device: str) -> Any:
+        return tree_map_only(torch.Tensor, rounded, call(op, sample.transform(widened), device)[0])
+
+    random = varies(wide, "cpu", SEEDS)
+    got = call(op, sample, "cuda")[0]
+    if found := difference(wide("cpu"), got, values=not random, close=True):
+        raise DisagreementError(f"against {WIDER[dtype]}, rounded: {found}")
+    return True
+
+
+def inplace(op: OpInfo, dtype: torch.dtype, limit: int | None) -> Iterator[Callable[[], bool]]:
+    def same(sample: SampleInput) -> bool:
+        def run(device: str) -> Any:
+            answer, arguments = call(op.inplace_variant, sample, device)
+            is_its_argument = answer is arguments[0]
+            return answer, arguments, is_its_argument, sharing(arguments, answer)
+
+        return not isinstance(agree(run)[0], Raised)
+
+    for sample in samples(op, dtype, limit):
+        if not sample.broadcasts_input:
+            yield lambda sample=sample: same(sample)
+
+
+def out(op: OpInfo, dtype: torch.dtype, limit: int | None) -> Iterator[Callable[[], bool]]:
+    """Into tensors of the right kind, and into empty ones, which are resized."""
+
+    def same(sample: SampleInput, room: Callable[[torch.Tensor], torch.Tensor]) -> bool:
+        fresh = call(op, sample, "cpu")[0]
+        if isinstance(fresh, Raised):
+            return False
+        wanted = tree_map_only(torch.Tensor, room, fresh)
+
+        def run(device: str) -> Any:
+            given = twins(wanted, device)
+            with_out = SampleInput(sample.input, args=sample.args, kwargs=sample.kwargs)
+            answer, _ = call(lambda *a, **k: op(*a, **k, out=given), with_out, device)
+            return answer, given, sharing(given, answer)
+
+        return not isinstance(agree(run, values=op.name not in UNWRITTEN)[0], Raised)
+
+    for sample in samples(op, dtype, limit):
+        yield lambda sample=sample: same(sample, lambda t: torch.zeros_like(t.detach()))
+        yield lambda sample=sample: same(sample, lambda t: t.detach().new_empty(0))
+
+
+def gradients(op: OpInfo, sample: SampleInput, device: str, again: bool = False) -> Any:
+    """The gradients of all that can have one; with `again`, those of the gradients."""
+    answer, arguments = call(op, sample, device)
+    if isinstance(answer, Raised):
+        return answer
+    processed = sample.output_process_fn_grad(answer)
+    inputs = followed(arguments)
+    first = attempt(derive, followed(processed), inputs, again)
+    if not again or isinstance(first, Raised):
+        return first
+    return first, attempt(derive, followed(first), inputs, False)
+
+
+def followed(tree: Any) -> list[torch.Tensor]:
+    return [t for t in tree_leaves(tree) if isinstance(t, torch.Tensor) and t.requires_grad]
+
+
+def derive(results: list[Any], inputs: list[Any], again: bool) -> Any:
+    dense = [t if t.layout is torch.strided else t.to_dense() for t in results]
+    if not dense or not inputs:
+        return None
+    source = torch.Generator().manual_seed(7)
+    arriving = [
+        torch.randn(t.shape, dtype=t.dtype, generator=source).to(t.device, copy=True) for t in dense
+    ]
+    return torch.autograd.grad(dense, inputs, arriving, create_graph=again, allow_unused=True)
+
+
+def backward(op: OpInfo, dtype: torch.dtype, limit: int | None) -> Iterator[Callable[[], bool]]:
+    for sample in samples(op, dtype, limit, grad=True):
+        yield lambda s=sample: computed(agree(lambda device: gradients(op, s, device)))
+
+
+def gradgrad(op: OpInfo, dtype: torch.dtype, limit: int | None) -> Iterator[Callable[[], bool]]:
+    for sample in samples(op, dtype, limit or 2, grad=True):
+        yield lambda s=sample: computed(agree(lambda device: gradients(op, s, device, again=True)))
+
+
+def computed(answer: Any) -> bool:
+    return any(isinstance(t, torch.Tensor) for t in tree_leaves(answer))
+
+
+def jvp(op: OpInfo, dtype: torch.dtype, limit: int | None) -> Iterator[Callable[[], bool]]:
+    """Forward-mode derivatives, each input pushed along itself."""
+    from torch.autograd import forward_ad
+
+    def run(sample: SampleInput, device: str) -> Any:
+        def pushed(leaf: torch.Tensor) -> torch.Tensor:
+            return forward_ad.make_dual(leaf, leaf.detach().clone()) if leaf.requires_grad else leaf
+
+        def tangents(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = tree_map_only(torch.Tensor, pushed, (args, kwargs))
+            unpack = forward_ad.unpack_dual
+            return tree_map_only(torch.Tensor, lambda t: unpack(t).tangent, op(*args, **kwargs))
+
+        with forward_ad.dual_level():
+            return call(tangents, sample, device)[0]
+
+    for sample in samples(op, dtype, limit or 2, grad=True):
+        yield lambda s=sample: computed(agree(lambda device: run(s, device)))
+
+
+def errors(op: OpInfo, dtype: torch.dtype, limit: int | None) -> Iterator[Callable[[], bool]]:
+    """The database says what PyTorch raises on a real card; the samples are made on ours."""
+
+    def same(wanted: Any) -> bool:
+        sample = wanted.sample_input
+        try:
+            op(sample.input, *sample.args, **sample.kwargs)
+        except wanted.error_type as error:
+            if re.search(wanted.error_regex, str(error)):
+                return True
+            raise DisagreementError(f"expected {wanted.error_regex!r}, got {error}") from error
+        except Exception as error:
+            kind = wanted.error_type.__name__
+            raise DisagreementError(
+                f"expected {kind}, got {type(error).__name__}: {error}"
+            ) from error
+        raise DisagreementError(f"expected {wanted.error_regex!r}, got no error")
+
+    def same_as_cpu(there: SampleInput, here: SampleInput) -> bool:
+        run = {
+            device: attempt(op, s.input, *s.args, **s.kwargs)
+            for device, s in (("cpu", there), ("cuda", here))
+        }
+        if found := difference(run["cpu"], run["cuda"]):
+            raise DisagreementError(found)
+        return True
+
+    on_cpu, on_gpu = (list(op.error_inputs(device)) for device in ("cpu", "cuda"))
+    for i, wanted in enumerate(on_gpu[:limit]):
+        if wanted.error_regex:
+            yield lambda wanted=wanted: same(wanted)
+        elif len(on_cpu) == len(on_gpu):  # without words, the CPU's word counts
+            both = on_cpu[i].sample_input, wanted.sample_input
+            yield lambda both=both: same_as_cpu(*both)
+
+
+CHECKS = {f.__name__: f for f in (
+    forward, noncontiguous, inplace, out, backward, gradgrad, jvp, errors,
+)}  # fmt: skip

@@ -1,0 +1,142 @@
+"""A virtual GPU in a process of its own: several GPUs, hollow ones, forks, and none."""
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+START = "import json, os, torch\nfrom anydevice import virtual\ntorch.set_num_threads(1)\n"
+
+
+def run(program: str, **environment: str) -> Any:
+    """What a program prints as JSON in its last line."""
+    done = subprocess.run(
+        [sys.executable, "-c", START + program],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_each_gpu_has_its_own_tensors():
+    assert run("""
+virtual.enable(gpus=3, gpu="t4")
+a, b = torch.ones(2, device="cuda:1"), torch.ones(2, device="cuda:2")
+try:
+    a + b
+except RuntimeError as error:
+    text = str(error)
+with torch.cuda.device(1):
+    inside = str(torch.ones(1, device="cuda").device)
+print(json.dumps([
+    torch.cuda.device_count(), torch.cuda.get_device_name(), str(b.to("cuda:1").add(a).device),
+    inside, torch.cuda.memory_allocated(1), text,
+]))
+""") == [
+        3,
+        "Tesla T4",
+        "cuda:1",
+        "cuda:1",
+        512,
+        "Expected all tensors to be on the same device, but found at least two devices, "
+        "cuda:1 and cuda:2!",
+    ]
+
+
+def test_the_current_device_is_the_threads():
+    assert run("""
+import threading
+virtual.enable(gpus=2)
+torch.cuda.set_device(1)
+seen = []
+thread = threading.Thread(target=lambda: seen.append(torch.cuda.current_device()))
+thread.start()
+thread.join()
+print(json.dumps([torch.cuda.current_device(), *seen]))
+""") == [1, 0]
+
+
+def test_a_forked_child_is_refused_and_a_worker_without_cuda_is_not():
+    assert run("""
+virtual.enable()
+torch.ones(1, device="cuda")
+data = torch.utils.data.TensorDataset(torch.arange(4.0))
+batches = [batch[0].cuda().tolist() for batch in
+           torch.utils.data.DataLoader(data, batch_size=2, num_workers=2, pin_memory=True)]
+reader, writer = os.pipe()
+if os.fork() == 0:
+    try:
+        torch.ones(1, device="cuda")
+    except RuntimeError as error:
+        os.write(writer, str(error).encode())
+    os._exit(0)
+os.wait()
+print(json.dumps([batches, os.read(reader, 1000).decode()]))
+""") == [
+        [[0, 1], [2, 3]],
+        "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you "
+        "must use the 'spawn' start method",
+    ]
+
+
+def test_disabled_gpus_are_gone_and_may_come_back():
+    assert run("""
+virtual.enable(gpus=2)
+x = torch.ones(2, device="cuda")
+virtual.disable()
+gone = torch.cuda.is_available(), torch.cuda.device_count()
+del x
+virtual.enable(gpus=1, gpu="t4")
+print(json.dumps([*gone, torch.cuda.get_device_name(), torch.ones(1, device="cuda").item()]))
+""") == [False, 0, "Tesla T4", 1.0]
+
+
+def test_no_name_of_torch_changes_for_good():
+    assert run("""
+before = {name: id(value) for name, value in vars(torch._C).items()}
+virtual.enable()
+virtual.disable()
+print(json.dumps({name: id(value) for name, value in vars(torch._C).items()} == before))
+""")
+
+
+def test_a_hollow_gpu_trains_without_bytes():
+    loss, peak, resident = run("""
+import resource
+virtual.enable(hollow=True)
+network = torch.nn.Sequential(torch.nn.Linear(20_000, 20_000, device="cuda"), torch.nn.ReLU())
+optimizer = torch.optim.AdamW(network.parameters())
+for _ in range(2):
+    optimizer.zero_grad()
+    with torch.autocast("cuda"):
+        loss = network(torch.randn(8, 20_000).cuda()).float().pow(2).mean()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+    optimizer.step()
+print(json.dumps([loss.item(), torch.cuda.max_memory_allocated(),
+                  resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]))
+""")
+    weight = 20_000 * 20_000 * 4
+    assert loss == 0
+    assert peak > 4 * weight
+    assert resident < weight
+
+
+@pytest.mark.parametrize("compiler", ["no-such-compiler", "false"])
+def test_a_build_that_cannot_be_says_what_to_do(compiler, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "anydevice.virtual.build"],
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path), "CXX": compiler},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    wanted = "install the package g++" if compiler.startswith("no") else "its messages are in"
+    assert wanted in done.stderr.splitlines()[-1]

@@ -1,0 +1,138 @@
+"""Recurrent networks on a virtual GPU give the CPU's numbers: whole networks, cells, packed input."""
+
+import pytest
+import torch
+from tests.virtual.against_cpu import same
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from anydevice import virtual
+
+# The buffer that flatten_parameters() makes is tested below; the networks here are copies.
+
+KINDS = [nn.LSTM, nn.GRU, nn.RNN]
+ROUNDING = 1e-6
+
+
+def sequence(*shape, dtype=torch.float32):
+    return torch.randn(shape, dtype=dtype, requires_grad=True)
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    virtual.enable()
+    torch.manual_seed(0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_a_network_gives_the_cpus_numbers(kind, layers, bidirectional, batch_first):
+    network = kind(5, 7, layers, bidirectional=bidirectional, batch_first=batch_first)
+    same(lambda network, x: network(x), network, sequence(4, 3, 5))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("options", [{"bias": False}, {"nonlinearity": "relu"}, {"proj_size": 3}])
+def test_its_options_do_not_matter(kind, options):
+    if "nonlinearity" in options and kind is not nn.RNN:
+        pytest.skip("only nn.RNN has a choice of nonlinearity")
+    if "proj_size" in options and kind is not nn.LSTM:
+        pytest.skip("only nn.LSTM has projections")
+    same(lambda network, x: network(x), kind(5, 7, **options), sequence(4, 3, 5))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_double_precision_too(kind):
+    same(
+        lambda network, x: network(x),
+        kind(5, 7, 2, dtype=torch.float64),
+        sequence(4, 3, 5, dtype=torch.float64),
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_packed_sequences(kind):
+    def program(network, x):
+        packed = pack_padded_sequence(x, torch.tensor([4, 3, 1]), batch_first=True)
+        output, state = network(packed)
+        return pad_packed_sequence(output, batch_first=True)[0], state
+
+    same(program, kind(5, 7, 2, bidirectional=True, batch_first=True), sequence(3, 4, 5))
+
+
+def test_the_state_given_is_the_state_used():
+    same(
+        lambda network, x, h, c: network(x, (h, c)),
+        nn.LSTM(5, 7),
+        sequence(4, 3, 5),
+        sequence(1, 3, 7),
+        sequence(1, 3, 7),
+    )
+
+
+@pytest.mark.parametrize("kind", [nn.LSTMCell, nn.GRUCell, nn.RNNCell])
+@pytest.mark.parametrize("bias", [True, False])
+def test_cells(kind, bias):
+    same(lambda cell, x: cell(x), kind(5, 7, bias=bias), sequence(3, 5), within=ROUNDING)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTMCell, nn.GRUCell])
+def test_gradients_of_gradients_of_cells(kind):
+    def program(cell, x):
+        output = cell(x)
+        output = output[0] if isinstance(output, tuple) else output
+        (gradient,) = torch.autograd.grad(output.sum(), x, create_graph=True)
+        return gradient
+
+    same(
+        program,
+        kind(5, 7, dtype=torch.float64),
+        sequence(3, 5, dtype=torch.float64),
+        within=ROUNDING,
+        outputs_within=ROUNDING,
+    )
+
+
+@pytest.mark.parametrize("kind", [nn.LSTMCell, nn.GRUCell])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_cells_are_rounded_once(kind, dtype):
+    cell, x = kind(5, 7).cuda(), torch.randn(3, 5).cuda()
+    exact, rounded = cell(x), cell.to(dtype)(x.to(dtype))
+    exact, rounded = (r[0] if isinstance(r, tuple) else r for r in (exact, rounded))
+    assert rounded.dtype == dtype
+    assert torch.allclose(rounded.float(), exact, atol=0.02)
+
+
+def test_dropout_between_layers_is_drawn_anew_and_backward_knows_it():
+    network = nn.LSTM(5, 7, 2, dropout=0.5).cuda()
+    x = torch.randn(4, 3, 5, device="cuda", requires_grad=True)
+    first, second = network(x)[0], network(x)[0]
+    assert not torch.equal(first, second)
+    first.sum().backward()
+    assert x.grad.abs().sum() > 0
+    network.eval()
+    assert torch.equal(network(x)[0], network(x)[0])
+
+
+def test_parameters_are_flattened_into_one_buffer():
+    network = nn.LSTM(5, 7).cuda()
+    network.flatten_parameters()
+    storages = {p.untyped_storage().data_ptr() for p in network.parameters()}
+    assert len(storages) == 1
+
+
+def test_an_lstm_learns_as_on_the_cpu():
+    def program(network, x):
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        losses = []
+        for _ in range(3):
+            loss = network(x)[0].square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+        return losses
+
+    same(program, nn.LSTM(5, 7, 2, bidirectional=True), torch.randn(4, 3, 5))
