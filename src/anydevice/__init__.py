@@ -11,6 +11,7 @@ from anydevice.errors import UsageError
 from anydevice.version import __version__
 
 if TYPE_CHECKING:
+    from anydevice import virtual as virtual
     from anydevice.devices.choose import DeviceNotFound as DeviceNotFound
     from anydevice.devices.choose import cpu as cpu
     from anydevice.devices.choose import current as current
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from anydevice.devices.move import move as move
     from anydevice.devices.place import place as place
     from anydevice.devices.placement import placement as placement
-    from anydevice import virtual as virtual
     from anydevice.devices.report import devices as devices
 
 _HOME = {
@@ -42,7 +42,7 @@ _HOME = {
     "place": "devices.place",
     "placement": "devices.placement",
 }
-_ROOMS = ("devices", "virtual")  # packages, called like the function they are named after: ad.devices()
+_ROOMS = ("devices", "virtual")  # devices is called, too: ad.devices()
 
 __all__ = ["UsageError", "__version__", *_HOME, *_ROOMS]
 
