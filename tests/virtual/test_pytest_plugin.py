@@ -1,0 +1,73 @@
+"""Test suites written for GPUs run with `--virtual-gpus`, this project's own among them."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+SUITE = """
+import pytest, torch
+
+AVAILABLE = torch.cuda.is_available()  # asked while the tests are collected, as suites do
+
+@pytest.mark.skipif(not AVAILABLE, reason="needs a GPU")
+def test_on_one_gpu():
+    x = torch.ones(3, device="cuda")
+    assert (x + x).sum().item() == 6
+    with pytest.raises(RuntimeError, match="same device"):
+        x + torch.ones(3)
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_on_two_gpus():
+    assert torch.ones(3, device="cuda:1").to("cuda:0").device.index == 0
+"""
+
+
+def pytest_on(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
+
+
+def test_a_suite_with_tests_for_gpus_runs_them(tmp_path: Path) -> None:
+    (tmp_path / "test_suite.py").write_text(SUITE)
+    done = pytest_on("--virtual-gpus", "2:t4", folder=tmp_path)
+    assert "virtual GPUs: 2 × Tesla T4 (nothing runs on a real GPU)" in done.stdout
+    assert "2 passed" in done.stdout, done.stdout
+    one = pytest_on("--virtual-gpus", "1", folder=tmp_path)
+    assert "1 passed, 1 skipped" in one.stdout
+
+
+def test_without_the_option_nothing_changes(tmp_path: Path) -> None:
+    (tmp_path / "test_suite.py").write_text(SUITE)
+    done = pytest_on(folder=tmp_path)
+    assert "2 skipped" in done.stdout
+    assert "virtual" not in done.stdout
+
+
+def test_wrong_values_are_a_sentence(tmp_path: Path) -> None:
+    for wrong, hint in (
+        ("two", "expected --virtual-gpus N or N:KIND"),
+        ("0", "expected 1 to 16 virtual GPUs"),
+        ("17", "expected 1 to 16 virtual GPUs"),
+        ("1:rtx-4091", "rtx-4090"),
+    ):
+        done = pytest_on("--virtual-gpus", wrong, folder=tmp_path)
+        assert done.returncode == 4
+        assert hint in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_the_room_of_devices_holds_on_virtual_gpus() -> None:
+    """All that is marked `gpu` there: choosing, moving, placing and explaining on two GPUs."""
+    done = pytest_on(
+        "--virtual-gpus",
+        "2",
+        "-m",
+        "gpu",
+        "-q",
+        "tests/devices",
+        "tests/test_readme.py",
+        folder=ROOT,
+    )
+    assert done.returncode == 0, done.stdout
