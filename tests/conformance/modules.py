@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from tests.conformance.agree import DisagreementError, agree, attempt
 from tests.conformance.compare import Raised
-from tests.conformance.ops import computed, derive, followed
+from tests.conformance.gradients import computed, derive, followed
 from tests.conformance.twins import twins
 from torch.testing._internal.common_modules import ModuleInfo, ModuleInput, module_db
 

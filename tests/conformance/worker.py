@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from tests.conformance.cases import Case, Outcome
@@ -28,14 +29,16 @@ def start() -> None:
 def checks() -> dict[str, tuple[Callable[[], Any], Callable[..., Thunks]]]:
     """For each check, what lists its (name, dtype) pairs and what runs one of them."""
     import torch
-    from tests.conformance import autocast, modules, ops, optimizers, programs
+    from tests.conformance import autocast, errors, gradients, modules, ops, optimizers, programs
 
-    def on_ops(check: str) -> Callable[..., Thunks]:
-        return lambda name, dtype, limit: ops.CHECKS[check](
-            ops.by_name()[name], getattr(torch, dtype), limit
-        )
+    def on_ops(check: Callable[..., Thunks]) -> Callable[..., Thunks]:
+        return lambda name, dtype, limit: check(ops.by_name()[name], getattr(torch, dtype), limit)
 
-    found: dict[str, Any] = {c: (lambda c=c: ops.cases(c), on_ops(c)) for c in ops.CHECKS}
+    of_ops = ops.CHECKS | gradients.CHECKS | errors.CHECKS
+    found: dict[str, Any] = {
+        name: (partial(ops.cases, concerns), on_ops(check))
+        for name, (concerns, check) in of_ops.items()
+    }
     found["module"] = (modules.cases, modules.module)
     found["optimizer"] = (optimizers.cases, optimizers.optimizer)
     found["autocast"] = (autocast.cases, autocast.autocast)

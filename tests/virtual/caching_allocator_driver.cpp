@@ -1,5 +1,8 @@
-// A C face for caching_allocator.cpp alone, for test_memory_model.py: no torch is needed.
+// A C face for the caching allocator alone, for test_memory_model.py: no torch is needed.
+#include "../../src/anydevice/virtual/native/cached_segments.cpp"
 #include "../../src/anydevice/virtual/native/caching_allocator.cpp"
+#include "../../src/anydevice/virtual/native/expandable_segments.cpp"
+#include "../../src/anydevice/virtual/native/memory_statistics.cpp"
 
 using anydevice::memory::Block;
 using anydevice::memory::CachingAllocator;
@@ -37,7 +40,9 @@ void record_stream(CachingAllocator* model, Block* block, int64_t stream) {
   model->record_stream(block, stream);
 }
 void empty_cache(CachingAllocator* model) { model->empty_cache(); }
-void set_fraction(CachingAllocator* model, double fraction) { model->set_memory_fraction(fraction); }
+void set_fraction(CachingAllocator* model, double fraction) {
+  model->set_memory_fraction(fraction);
+}
 void reset_peak(CachingAllocator* model) { model->reset_peak(); }
 void reset_accumulated(CachingAllocator* model) { model->reset_accumulated(); }
 uint64_t size_of(Block* block) { return CachingAllocator::size(block); }
@@ -49,13 +54,19 @@ uint64_t free_bytes(CachingAllocator* model) { return model->free_and_total().fi
 void statistics(CachingAllocator* model, int64_t* out) {
   auto stats = model->statistics();
   for (int64_t figure : {stats.num_alloc_retries, stats.num_ooms, stats.num_sync_all_streams,
-                         stats.num_device_alloc, stats.num_device_free})
+                         stats.num_device_alloc, stats.num_device_free}) {
     *out++ = figure;
+  }
   const auto four = [&](const anydevice::memory::Stat& stat) {
-    for (int64_t figure : {stat.current, stat.peak, stat.allocated, stat.freed}) *out++ = figure;
+    for (int64_t figure : {stat.current, stat.peak, stat.allocated, stat.freed}) {
+      *out++ = figure;
+    }
   };
-  for (const auto* by_pool : stats.by_pool())
-    for (const auto& stat : *by_pool) four(stat);
+  for (const auto* by_pool : stats.by_pool()) {
+    for (const auto& stat : *by_pool) {
+      four(stat);
+    }
+  }
   four(stats.oversize_allocations);
   four(stats.oversize_segments);
 }
@@ -66,10 +77,13 @@ int64_t blocks(CachingAllocator* model, uint64_t* out, int64_t room) {
   for (const auto& segment : model->snapshot()) {
     bool first = true;
     for (const auto& block : segment.blocks) {
-      if (count++ >= room) continue;
+      if (count++ >= room) {
+        continue;
+      }
       for (uint64_t figure : {block.address, static_cast<uint64_t>(block.size),
-                              uint64_t{block.allocated}, uint64_t{block.active}, uint64_t{first}})
+                              uint64_t{block.allocated}, uint64_t{block.active}, uint64_t{first}}) {
         *out++ = figure;
+      }
       first = false;
     }
   }

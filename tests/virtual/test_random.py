@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
+import tempfile
 
 import numpy as np
 import pytest
@@ -274,6 +277,36 @@ def test_a_generator_of_the_host_is_refused_in_pytorchs_words():
 def test_a_probability_beyond_one_is_a_device_side_assert():
     with pytest.raises(torch.AcceleratorError, match="device-side assert triggered"):
         torch.bernoulli(torch.full((3,), 1.5, device="cuda"))
+
+
+def test_each_gpu_has_a_generator_and_manual_seed_seeds_them_all():
+    program = """
+import torch
+from anydevice import virtual
+virtual.enable(gpus=2)
+torch.manual_seed(3)
+first, second = torch.rand(5, device="cuda:0"), torch.rand(5, device="cuda:1")
+assert torch.equal(first.cpu(), second.cpu())
+torch.rand(5, device="cuda:1")
+assert [torch.cuda.default_generators[i].get_offset() for i in (0, 1)] == [4, 8]
+assert torch.Generator("cuda:1").device == torch.device("cuda:1")
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_card_with_fewer_multiprocessors_draws_in_another_order():
+    program = """
+import torch
+from anydevice import virtual
+virtual.enable(gpu="t4")
+torch.manual_seed(0)
+torch.save(torch.rand(100_000, device="cuda").cpu(), "{}")
+"""
+    with tempfile.NamedTemporaryFile() as file:
+        subprocess.run([sys.executable, "-c", program.format(file.name)], check=True)
+        found = torch.load(file.name).numpy()
+    card = Card(seed=0, multiprocessors=40, threads_per_multiprocessor=1024)
+    assert np.array_equal(found, lowered(card, 100_000))
 
 
 def test_a_seed_repeats_a_training_step():

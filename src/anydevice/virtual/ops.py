@@ -9,10 +9,12 @@ from pathlib import Path
 LAYOUTS = ("CUDA", "SparseCUDA", "SparseCsrCUDA", "NestedTensorCUDA", "QuantizedCUDA")
 
 # Composite on CUDA too, but made of other parts there: taken whole, the CPU's bits are kept.
-WHOLE = ("convolution",)
+WHOLE = ("convolution", "conj_physical_", "mode", "mode.values")
 
 # CUDA takes indices that are still on the host.
 HOST_INDICES = ("index.Tensor", "index.Tensor_out", "index_put_", "_index_put_impl_")
+
+MASKED_FILL = ("masked_fill.Tensor", "masked_fill_.Tensor")
 
 
 @dataclass
@@ -103,5 +105,9 @@ def _unchecked(op: str, comment: str) -> str:
     """Who looks at the devices where torchgen's wrapper does not."""
     if "foreach" in op or "foreach" in comment:
         return "foreach"
+    if op in HOST_INDICES:
+        return "indices"
+    if op in MASKED_FILL:
+        return "masked_fill"
     by_iterator = "TensorIterator" in comment or op.startswith("special_")
-    return "iterator" if by_iterator and op not in HOST_INDICES else "none"
+    return "iterator" if by_iterator else "none"

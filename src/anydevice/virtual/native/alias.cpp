@@ -69,6 +69,19 @@ void change_device(TensorImpl& tensor, Device device) {
   tensor.*DeviceOf::member() = device;
 }
 
+// A kernel resized the alias: its bytes become those of the original, and it is their alias again.
+void take_bytes(StorageImpl& original, StorageImpl& alias, DeviceIndex device) {
+  const auto bytes = alias.nbytes();
+  auto resized = std::move(alias._mutable_data_ptr_no_checks());
+  original.set_data_ptr_noswap(adopt(std::move(resized), bytes, device));
+  original.set_nbytes(bytes);
+  alias.set_data_ptr_noswap({original.mutable_data(), host()});
+  auto* block = original._mutable_data_ptr_no_checks().cast_context<Block>(&release_block);
+  if (block != nullptr) {
+    block->alias.store(StoragePtr::reclaim_copy(&alias).release());
+  }
+}
+
 bool on_host(const at::Tensor& tensor) { return tensor.device().type() == host().type(); }
 
 c10::intrusive_ptr<TensorImpl> copy_of(const TensorImpl& tensor) {
@@ -157,7 +170,8 @@ at::Tensor Aliases::of(const at::Tensor& tensor) {
     }
   }
   auto alias = make(tensor);
-  pairs_.push_back({tensor, alias});
+  pairs_.push_back(
+      {tensor, alias, alias.has_storage() ? alias.storage().unsafeGetStorageImpl() : nullptr});
   return alias;
 }
 
@@ -238,16 +252,18 @@ void Aliases::carry_back(const Pair& pair) {
   const auto device = pair.original.device().index();
   auto& mine = *original.unsafe_storage().unsafeGetStorageImpl();
   auto& theirs = *alias.unsafe_storage().unsafeGetStorageImpl();
-  const auto* block = mine._mutable_data_ptr_no_checks().cast_context<Block>(&release_block);
-  const bool set_to_another = block != nullptr && block->alias.load() != &theirs;
+  const bool set_to_another = &theirs != pair.storage;
   if (set_to_another) {
     move_storage(alias, device);
     original.set_storage_keep_dtype(alias.storage());
   } else if (theirs.nbytes() != mine.nbytes() || theirs.data() != mine.data()) {
-    const auto bytes = theirs.nbytes();
-    auto resized = std::move(theirs._mutable_data_ptr_no_checks());
-    mine.set_data_ptr_noswap(adopt(std::move(resized), bytes, device));
-    mine.set_nbytes(bytes);
+    take_bytes(mine, theirs, device);
+  }
+  if (alias.is_conj() != original.is_conj()) {
+    original._set_conj(alias.is_conj());
+  }
+  if (alias.is_neg() != original.is_neg()) {
+    original._set_neg(alias.is_neg());
   }
   if (original.sizes() != alias.sizes() || original.strides() != alias.strides() ||
       original.storage_offset() != alias.storage_offset()) {

@@ -26,6 +26,7 @@ class Aliases {
   struct Pair {
     at::Tensor original;
     at::Tensor alias;
+    const c10::StorageImpl* storage;  // of the alias, as the kernel got it
   };
 
   at::Tensor make(const at::Tensor& original);

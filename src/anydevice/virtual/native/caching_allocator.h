@@ -152,8 +152,8 @@ class CachingAllocator {
   Driver driver_;
   Statistics stats_;
   std::unique_ptr<Pool> small_, large_;
-  std::unordered_set<Block*> active_;    // handed out, or waiting for a stream
-  std::vector<Block*> awaiting_;         // freed, but used on another stream
+  std::unordered_set<Block*> active_;  // handed out, or waiting for a stream
+  std::vector<Block*> awaiting_;       // freed, but used on another stream
   std::vector<std::unique_ptr<ExpandableSegment>> expandable_;
   size_t reserved_ = 0;
   std::optional<double> fraction_;

@@ -219,11 +219,13 @@ constexpr Keys layouts[] = {
 };
 
 DeviceCheck check_named(const std::string& name) {
-  return name == "common" ? DeviceCheck::common
-      : name == "iterator" ? DeviceCheck::iterator
-      : name == "foreach" ? DeviceCheck::foreach
-      : name == "convolution" ? DeviceCheck::convolution
-                              : DeviceCheck::none;
+  return name == "common"      ? DeviceCheck::common
+      : name == "iterator"     ? DeviceCheck::iterator
+      : name == "foreach"      ? DeviceCheck::foreach
+      : name == "indices"      ? DeviceCheck::indices
+      : name == "masked_fill"  ? DeviceCheck::masked_fill
+      : name == "convolution"  ? DeviceCheck::convolution
+                               : DeviceCheck::none;
 }
 
 // A line of the list: layout, op with its overload, device check, method name in errors.

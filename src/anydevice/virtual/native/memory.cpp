@@ -1,8 +1,6 @@
 // The allocator at the CUDA key, in two layers: caching_allocator.h says what the card would do and
 // whether it has the memory; the bytes themselves are plain host memory (none when hollow).
-#include "anydevice.h"
-
-#include "caching_allocator.h"
+#include "memory.h"
 
 #include <c10/core/AllocatorConfig.h>
 #include <c10/core/CPUAllocator.h>
@@ -69,6 +67,8 @@ void listen_to_settings() {
   };
 }
 
+}  // namespace
+
 CachingAllocator& of(DeviceIndex device) {
   static const bool listening = (listen_to_settings(), true);
   (void)listening;
@@ -78,6 +78,8 @@ CachingAllocator& of(DeviceIndex device) {
   });
   return *all.made[device];
 }
+
+namespace {
 
 std::string format_size(size_t size) {
   std::ostringstream text;
@@ -266,117 +268,6 @@ struct Allocator final : c10::DeviceAllocator {
 c10::DeviceAllocator* allocator() {
   static auto* instance = new Allocator();
   return instance;
-}
-
-// ---- for torch.cuda's Python side; `device` must be a device that there is
-
-// The names of the figures of anydevice_memory_stats in their order, one a line, in the form
-// "allocated_bytes.all.current"; a dot is a level of torch._C._cuda_memoryStats's dictionary.
-ANYDEVICE_API const char* anydevice_memory_stat_names() {
-  static const std::string names = [] {
-    std::string text = "num_alloc_retries\nnum_ooms\nmax_split_size\nnum_sync_all_streams\n"
-                       "num_device_alloc\nnum_device_free\nnum_oom_rejections";
-    const auto four = [&](const std::string& stat) {
-      for (const char* figure : {"current", "peak", "allocated", "freed"}) {
-        text += "\n" + stat + "." + figure;
-      }
-    };
-    for (const char* stat : {"allocation", "segment", "active", "inactive_split",
-                             "allocated_bytes", "reserved_bytes", "active_bytes",
-                             "inactive_split_bytes", "requested_bytes"}) {
-      for (const char* pool : {"all", "small_pool", "large_pool"}) {
-        four(std::string(stat) + "." + pool);
-      }
-    }
-    four("oversize_allocations");
-    four("oversize_segments");
-    return text;
-  }();
-  return names.c_str();
-}
-
-ANYDEVICE_API void anydevice_memory_stats(int device, int64_t* out) {
-  auto stats = memory::of(static_cast<DeviceIndex>(device)).statistics();
-  for (int64_t figure : {stats.num_alloc_retries, stats.num_ooms, stats.max_split_size,
-                         stats.num_sync_all_streams, stats.num_device_alloc,
-                         stats.num_device_free, int64_t{0}}) {
-    *out++ = figure;
-  }
-  const auto four = [&](const memory::Stat& stat) {
-    for (int64_t figure : {stat.current, stat.peak, stat.allocated, stat.freed}) {
-      *out++ = figure;
-    }
-  };
-  for (const auto* by_pool : stats.by_pool()) {
-    for (const auto& stat : *by_pool) {
-      four(stat);
-    }
-  }
-  four(stats.oversize_allocations);
-  four(stats.oversize_segments);
-}
-
-// The segments of a device as JSON, with the keys of torch.cuda.memory_snapshot(). The text lives
-// until this thread asks again.
-ANYDEVICE_API const char* anydevice_memory_snapshot(int device) {
-  static thread_local std::string text;
-  std::ostringstream json;
-  const char* between_segments = "[";
-  const auto segments = memory::of(static_cast<DeviceIndex>(device)).snapshot();
-  for (const auto& segment : segments) {
-    json << between_segments << "{\"device\": " << device << ", \"address\": " << segment.address
-         << ", \"total_size\": " << segment.total << ", \"allocated_size\": " << segment.allocated
-         << ", \"active_size\": " << segment.active
-         << ", \"requested_size\": " << segment.requested << ", \"stream\": " << segment.stream
-         << ", \"segment_type\": \"" << (segment.large ? "large" : "small")
-         << "\", \"segment_pool_id\": [0, 0], \"is_expandable\": "
-         << (segment.expandable ? "true" : "false") << ", \"frames\": [], \"blocks\": ";
-    const char* between_blocks = "[";
-    for (const auto& block : segment.blocks) {
-      json << between_blocks << "{\"address\": " << block.address << ", \"size\": " << block.size
-           << ", \"requested_size\": " << block.requested << ", \"state\": \""
-           << (block.allocated ? "active_allocated"
-               : block.active  ? "active_awaiting_free"
-                               : "inactive")
-           << "\", \"frames\": []}";
-      between_blocks = ", ";
-    }
-    json << "]}";
-    between_segments = ", ";
-  }
-  json << (segments.empty() ? "[]" : "]");
-  text = json.str();
-  return text.c_str();
-}
-
-ANYDEVICE_API void anydevice_memory_empty_cache() { allocator()->emptyCache(); }
-
-ANYDEVICE_API void anydevice_memory_reset_peak(int device) {
-  memory::of(static_cast<DeviceIndex>(device)).reset_peak();
-}
-
-ANYDEVICE_API void anydevice_memory_reset_accumulated(int device) {
-  memory::of(static_cast<DeviceIndex>(device)).reset_accumulated();
-}
-
-ANYDEVICE_API void anydevice_memory_info(int device, int64_t* free, int64_t* total) {
-  const auto [free_bytes, total_bytes] =
-      memory::of(static_cast<DeviceIndex>(device)).free_and_total();
-  *free = static_cast<int64_t>(free_bytes);
-  *total = static_cast<int64_t>(total_bytes);
-}
-
-ANYDEVICE_API void anydevice_memory_set_fraction(int device, double fraction) {
-  memory::of(static_cast<DeviceIndex>(device)).set_memory_fraction(fraction);
-}
-
-ANYDEVICE_API double anydevice_memory_fraction(int device) {
-  return memory::of(static_cast<DeviceIndex>(device)).memory_fraction();
-}
-
-// `outside` is what does not pass through this allocator: the context, library workspaces.
-ANYDEVICE_API void anydevice_memory_set_capacity(int device, int64_t total, int64_t outside) {
-  memory::of(static_cast<DeviceIndex>(device)).set_capacity(total, outside);
 }
 
 }  // namespace anydevice

@@ -121,11 +121,15 @@ struct DoubleNormals {
   double first, second;
 };
 inline DoubleNormals normals(uint32_t x, uint32_t y, uint32_t z, uint32_t w) {
+  constexpr double pi = 3.14159265358979323846;
   const double radius = std::sqrt(-2.0 * std::log(uniform(x, y)));
   const uint64_t bits = static_cast<uint64_t>(z) ^ (static_cast<uint64_t>(w) << 21);
   const double half_turns = static_cast<double>(bits) * 0x1p-52 + 0x1p-53;
-  constexpr double pi = 3.14159265358979323846;
-  return {std::sin(pi * half_turns) * radius, std::cos(pi * half_turns) * radius};
+  const int quarter = static_cast<int>(2 * half_turns + 0.5);
+  const double angle = pi * (half_turns - 0.5 * quarter);
+  const double sine = std::sin(angle), cosine = std::cos(angle);
+  const double a = quarter & 1 ? cosine : sine, b = quarter & 1 ? sine : cosine;
+  return {(quarter & 2 ? -a : a) * radius, ((quarter + 1) & 2 ? -b : b) * radius};
 }
 
 // ---- one thread's own sequence, a word at a time: curand_init and curand

@@ -115,6 +115,22 @@ void check_convolution(const c10::IValue* arguments) {
   }
 }
 
+void check_indices(const c10::IValue* arguments) {
+  const auto& self = arguments[0].toTensor();
+  for_each_tensor(arguments[1], [&](const at::Tensor& index) {
+    TORCH_CHECK(
+        !index.defined() || index.is_cpu() || index.device() == self.device(),
+        "indices should be either on ", c10::kCPU, " or on the same device as the indexed tensor (",
+        self.device(), ")");
+  });
+}
+
+void check_masked_fill(const Signature& signature, const c10::IValue* arguments) {
+  TORCH_CHECK(
+      arguments[0].toTensor().is_cuda(), "masked_fill_: Expected inputs to be on same device");
+  check_iterator(signature, arguments);
+}
+
 void check_foreach(const Signature& signature, const c10::IValue* arguments) {
   const auto first = arguments[signature.slots.front().index].toTensorVector();
   for (const auto& slot : signature.slots) {
@@ -176,6 +192,10 @@ void Signature::check_devices(const c10::IValue* arguments) const {
       return check_iterator(*this, arguments);
     case DeviceCheck::foreach:
       return check_foreach(*this, arguments);
+    case DeviceCheck::indices:
+      return check_indices(arguments);
+    case DeviceCheck::masked_fill:
+      return check_masked_fill(*this, arguments);
     case DeviceCheck::convolution:
       return check_convolution(arguments);
   }

@@ -14,7 +14,9 @@ enum class DeviceCheck : uint8_t {
   common,       // torchgen's wrapper_CUDA_…: all the same, host scalars too
   iterator,     // TensorIterator: all the same, one host scalar allowed
   foreach,      // element by element
-  convolution,  // a sentence of its own
+  indices,      // on the host, or with the tensor they index
+  masked_fill,  // of these two, a sentence of their own
+  convolution,
 };
 
 // Whether CUDA's kernel of an op waits for the device, as its host side needs an answer first.

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from anydevice.devices.catalogue import Card
-from anydevice.virtual.surface import devices, libraries, memory, storage, streams
+from anydevice.virtual.surface import comm, compiling, devices, libraries, memory, storage, streams
 
 _ABSENT = object()
 _before: list[tuple[Any, str, Any]] = []
@@ -22,10 +22,16 @@ def show(gpus: int, gpu: Card) -> None:
         **memory.names(),
         **streams.names(),
         **libraries.names(),
+        **comm.names(),
     }
     for name, value in names.items():
         replace(torch._C, name, value)
-    for part in (devices.attributes(gpu), storage.attributes(), libraries.attributes()):
+    for part in (
+        devices.attributes(gpu),
+        storage.attributes(),
+        libraries.attributes(),
+        compiling.attributes(),
+    ):
         for owner, name, value in part:
             replace(owner, name, value)
     _reload_streams()

@@ -35,9 +35,14 @@ def names(gpus: int, gpu: Card) -> dict[str, Any]:
             core.check(library.anydevice_set_current_device(device))
 
     def exchange(device: int) -> int:
+        if device < 0:
+            return -1
         before: int = library.anydevice_current_device()
         set_device(device)
         return before
+
+    def maybe_exchange(device: int) -> int:  # TorchDynamo wants a function for each name
+        return exchange(device)
 
     def synchronize() -> None:
         library.anydevice_synchronize(library.anydevice_current_device())
@@ -58,7 +63,7 @@ def names(gpus: int, gpu: Card) -> dict[str, Any]:
         "_cuda_getDevice": lambda: library.anydevice_current_device(),
         "_cuda_setDevice": set_device,
         "_cuda_exchangeDevice": exchange,
-        "_cuda_maybeExchangeDevice": exchange,
+        "_cuda_maybeExchangeDevice": maybe_exchange,
         "_cuda_synchronize": synchronize,
         "_cuda_canDeviceAccessPeer": lambda device, peer: True,
         "_cuda_getArchFlags": lambda: capability,

@@ -1,0 +1,88 @@
+// What the files of the caching allocator's model share: blocks, the pools of free ones, requests.
+#pragma once
+
+#include "caching_allocator.h"
+
+namespace anydevice::memory {
+
+constexpr size_t kSmallSegment = 2 * kMiB;
+
+inline size_t round_up(size_t size, size_t unit) { return (size + unit - 1) / unit * unit; }
+
+struct Block {
+  int64_t stream = 0;
+  uint64_t address = 0;
+  size_t size = 0;
+  size_t requested = 0;
+  Pool* pool = nullptr;
+  Block* prev = nullptr;  // neighbours in the same segment
+  Block* next = nullptr;
+  ExpandableSegment* segment = nullptr;  // only in expandable segments
+  int64_t born = 0;                      // the pool's search count when it became free
+  std::set<int64_t> other_streams;
+  bool allocated = false;
+  bool mapped = true;
+  bool awaiting = false;
+
+  bool is_split() const { return prev || next; }
+  bool is_free() const { return !allocated && !awaiting && other_streams.empty(); }
+};
+
+struct BySize {
+  bool operator()(const Block* a, const Block* b) const {
+    if (a->stream != b->stream) {
+      return a->stream < b->stream;
+    }
+    if (a->size != b->size) {
+      return a->size < b->size;
+    }
+    return a->address < b->address;
+  }
+};
+
+struct ByAddress {
+  bool operator()(const Block* a, const Block* b) const {
+    return a->stream != b->stream ? a->stream < b->stream : a->address < b->address;
+  }
+};
+
+inline void link(Block* before, Block* block, Block* after) {
+  block->prev = before;
+  block->next = after;
+  if (before) {
+    before->next = block;
+  }
+  if (after) {
+    after->prev = block;
+  }
+}
+
+struct Pool {
+  explicit Pool(bool small) : small(small) {}
+  const bool small;
+  std::set<Block*, BySize> free;
+  std::set<Block*, ByAddress> unmapped;
+  int64_t searches = 0;
+
+  void insert(Block* block) {
+    block->born = searches;
+    free.insert(block);
+  }
+  int64_t age(const Block* block) const { return searches - block->born; }
+};
+
+// A range of addresses of which some units have memory behind them.
+struct ExpandableSegment {
+  uint64_t address;
+  size_t unit;
+  size_t size;
+};
+
+struct CachingAllocator::Request {
+  size_t requested, size, segment_size;
+  int64_t stream;
+  Pool* pool;
+  Block* block = nullptr;
+};
+
+}  // namespace anydevice::memory

@@ -1,0 +1,122 @@
+// The figures of the caching allocator's model: counted as blocks come and go, read and reset from
+// outside, and the snapshot of all segments.
+#include "blocks.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace anydevice::memory {
+
+void Stat::add(int64_t amount) {
+  current += amount;
+  peak = std::max(peak, current);
+  (amount > 0 ? allocated : freed) += std::abs(amount);
+}
+
+std::array<Stats3*, 9> Statistics::by_pool() {
+  return {&allocation,      &segment,        &active,       &inactive_split,
+          &allocated_bytes, &reserved_bytes, &active_bytes, &inactive_split_bytes,
+          &requested_bytes};
+}
+
+void CachingAllocator::count(Counted stat, const Pool& pool, int64_t amount) {
+  (stats_.*stat)[0].add(amount);
+  (stats_.*stat)[pool.small ? 1 : 2].add(amount);
+}
+
+void CachingAllocator::count_oversize(Stat& stat, size_t size, int64_t amount) {
+  if (size >= settings_.max_split_size) {
+    stat.add(amount);
+  }
+}
+
+Statistics CachingAllocator::statistics() const {
+  std::lock_guard lock(mutex_);
+  return stats_;
+}
+
+void CachingAllocator::reset_accumulated() {
+  std::lock_guard lock(mutex_);
+  for (Stats3* stats : stats_.by_pool()) {
+    for (Stat& stat : *stats) {
+      stat.reset_accumulated();
+    }
+  }
+  stats_.oversize_allocations.reset_accumulated();
+  stats_.oversize_segments.reset_accumulated();
+  stats_.num_alloc_retries = stats_.num_ooms = stats_.num_sync_all_streams = 0;
+  stats_.num_device_alloc = stats_.num_device_free = 0;
+}
+
+void CachingAllocator::reset_peak() {
+  std::lock_guard lock(mutex_);
+  for (Stats3* stats : stats_.by_pool()) {
+    for (Stat& stat : *stats) {
+      stat.reset_peak();
+    }
+  }
+  stats_.oversize_allocations.reset_peak();
+  stats_.oversize_segments.reset_peak();
+}
+
+std::vector<SegmentInfo> CachingAllocator::snapshot() const {
+  std::lock_guard lock(mutex_);
+  std::vector<const Block*> heads;
+  const auto collect = [&](const Block* block) {
+    if (!block->prev || !block->prev->mapped) {
+      heads.push_back(block);
+    }
+  };
+  for (const Pool* pool : {small_.get(), large_.get()}) {
+    for (const Block* block : pool->free) {
+      collect(block);
+    }
+  }
+  for (const Block* block : active_) {
+    collect(block);
+  }
+  std::sort(heads.begin(), heads.end(),
+            [](const Block* a, const Block* b) { return a->address < b->address; });
+
+  std::vector<SegmentInfo> segments;
+  for (const Block* head : heads) {
+    SegmentInfo info;
+    info.address = head->address;
+    info.stream = head->stream;
+    info.large = !head->pool->small;
+    info.expandable = head->segment != nullptr;
+    for (const Block* block = head; block && block->mapped; block = block->next) {
+      const bool active = !block->is_free();
+      info.blocks.push_back(
+          {block->address, block->size, block->requested, block->allocated, active});
+      info.total += block->size;
+      if (block->allocated) {
+        info.allocated += block->size;
+      }
+      if (active) {
+        info.active += block->size;
+      }
+      if (active) {
+        info.requested += block->requested;
+      }
+    }
+    segments.push_back(std::move(info));
+  }
+  return segments;
+}
+
+size_t CachingAllocator::largest_cached() const {
+  std::lock_guard lock(mutex_);
+  size_t largest = 0;
+  for (const Pool* pool : {small_.get(), large_.get()}) {
+    for (const Block* block : pool->free) {
+      largest = std::max(largest, block->size);
+    }
+  }
+  return largest;
+}
+
+uint64_t CachingAllocator::address(const Block* block) { return block->address; }
+size_t CachingAllocator::size(const Block* block) { return block->size; }
+
+}  // namespace anydevice::memory

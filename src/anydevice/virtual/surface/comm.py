@@ -1,0 +1,77 @@
+"""Copies between GPUs: what torch.nn.parallel's DataParallel is made of."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def names() -> dict[str, Any]:
+    """What torch._C calls them."""
+    return {
+        "_broadcast": broadcast,
+        "_broadcast_out": broadcast_out,
+        "_broadcast_coalesced": broadcast_coalesced,
+        "_scatter": scatter,
+        "_scatter_out": scatter_out,
+        "_gather": gather,
+        "_gather_out": gather_out,
+    }
+
+
+def broadcast(tensor: Tensor, devices: Sequence[int]) -> list[Tensor]:
+    """The tensor on each device; where it is already, itself."""
+    return [tensor.to(torch.device("cuda", device)) for device in devices]
+
+
+def broadcast_out(tensor: Tensor, outputs: Sequence[Tensor]) -> list[Tensor]:
+    """The tensor copied into each output."""
+    return [output.copy_(tensor) for output in outputs]
+
+
+def broadcast_coalesced(
+    tensors: Sequence[Tensor], devices: Sequence[int], buffer_size: int
+) -> list[list[Tensor]]:
+    """For each device, the tensors there."""
+    copies = [[tensor.to(torch.device("cuda", device)) for tensor in tensors] for device in devices]
+    return [list(tensors), *copies[1:]]
+
+
+def scatter(
+    tensor: Tensor,
+    devices: Sequence[int],
+    chunk_sizes: Sequence[int] | None,
+    dim: int,
+    streams: Sequence[Any] | None,
+) -> list[Tensor]:
+    """Chunks of the tensor along a dimension, one for each device."""
+    chunks = (
+        torch.split(tensor, list(chunk_sizes), dim)
+        if chunk_sizes
+        else tensor.chunk(len(devices), dim)
+    )
+    return [
+        chunk.to(torch.device("cuda", device))
+        for chunk, device in zip(chunks, devices, strict=False)
+    ]
+
+
+def scatter_out(
+    tensor: Tensor, outputs: Sequence[Tensor], dim: int, streams: Sequence[Any] | None
+) -> list[Tensor]:
+    """Chunks of the tensor, as large as the outputs, copied into them."""
+    chunks = torch.split(tensor, [output.size(dim) for output in outputs], dim)
+    return [output.copy_(chunk) for output, chunk in zip(outputs, chunks, strict=True)]
+
+
+def gather(tensors: Sequence[Tensor], dim: int, destination: int | None) -> Tensor:
+    """The tensors side by side on one device; -1 is the host."""
+    index = torch.cuda.current_device() if destination is None else destination
+    there = torch.device("cpu") if index == -1 else torch.device("cuda", index)
+    return torch.cat([tensor.to(there) for tensor in tensors], dim)
+
+
+def gather_out(tensors: Sequence[Tensor], output: Tensor, dim: int) -> Tensor:
+    """The tensors side by side in the output."""
+    return output.copy_(torch.cat([tensor.to(output.device) for tensor in tensors], dim))
