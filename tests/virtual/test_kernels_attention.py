@@ -74,8 +74,9 @@ def test_a_row_that_sees_nothing_is_zero():
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_grouped_queries(dtype):
-    query, key, value = heads(2, 4, 16, 8, dtype=dtype), *(
-        heads(2, 2, 16, 8, dtype=dtype) for _ in range(2)
+    query, key, value = (
+        heads(2, 4, 16, 8, dtype=dtype),
+        *(heads(2, 2, 16, 8, dtype=dtype) for _ in range(2)),
     )
     attended(query, key, value, enable_gqa=True, outputs_within=TOLERANCE[dtype])
 
@@ -116,7 +117,9 @@ def test_jagged_tensors():
     parts = [torch.randn(length, 4, 8) for length in (3, 7, 5)]
 
     def program(*parts):
-        nested = torch.nested.nested_tensor(list(parts), layout=torch.jagged, device=parts[0].device)
+        nested = torch.nested.nested_tensor(
+            list(parts), layout=torch.jagged, device=parts[0].device
+        )
         heads_first = nested.transpose(1, 2)
         attention = scaled_dot_product_attention(heads_first, heads_first, heads_first)
         return attention.transpose(1, 2).values()
