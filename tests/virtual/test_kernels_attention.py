@@ -1,6 +1,7 @@
 """Attention on a virtual GPU: the CPU's numbers, by the kernel that the card would have chosen."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -74,8 +75,9 @@ def test_a_row_that_sees_nothing_is_zero():
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_grouped_queries(dtype):
-    query, key, value = heads(2, 4, 16, 8, dtype=dtype), *(
-        heads(2, 2, 16, 8, dtype=dtype) for _ in range(2)
+    query, key, value = (
+        heads(2, 4, 16, 8, dtype=dtype),
+        *(heads(2, 2, 16, 8, dtype=dtype) for _ in range(2)),
     )
     attended(query, key, value, enable_gqa=True, outputs_within=TOLERANCE[dtype])
 
@@ -116,7 +118,9 @@ def test_jagged_tensors():
     parts = [torch.randn(length, 4, 8) for length in (3, 7, 5)]
 
     def program(*parts):
-        nested = torch.nested.nested_tensor(list(parts), layout=torch.jagged, device=parts[0].device)
+        nested = torch.nested.nested_tensor(
+            list(parts), layout=torch.jagged, device=parts[0].device
+        )
         heads_first = nested.transpose(1, 2)
         attention = scaled_dot_product_attention(heads_first, heads_first, heads_first)
         return attention.transpose(1, 2).values()
@@ -161,7 +165,7 @@ def test_what_no_kernel_can_do_is_refused_with_reasons():
     with (
         sdpa_kernel(SDPBackend.FLASH_ATTENTION),
         pytest.warns(UserWarning, match="Expected query, key and value to all be of dtype"),
-        pytest.raises(RuntimeError, match="No available kernel. Aborting execution."),
+        pytest.raises(RuntimeError, match="No available kernel"),
     ):
         scaled_dot_product_attention(*three(torch.float32, device="cuda"))
 
@@ -215,7 +219,7 @@ ENDS = torch.tensor([0, 3, 10, 15], dtype=torch.int32)
 
 def one_by_one(query, key, value, causal):
     parts = []
-    for begin, end in zip(ENDS[:-1], ENDS[1:], strict=True):
+    for begin, end in pairwise(ENDS.tolist()):
         part = [t[begin:end].transpose(0, 1) for t in (query, key, value)]
         parts.append(scaled_dot_product_attention(*part, is_causal=causal).transpose(0, 1))
     return torch.cat(parts)

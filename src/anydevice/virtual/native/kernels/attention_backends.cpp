@@ -2,6 +2,7 @@
 // logsumexp and its own way to keep the seed and the offset that dropout was drawn with.
 #include "on_host.h"
 
+#include <ATen/core/op_registration/adaption.h>
 #include <ATen/native/transformers/sdp_utils_cpp.h>
 
 namespace anydevice::kernels {
@@ -17,6 +18,15 @@ Draw draw(double dropout, uint64_t numbers, DeviceIndex device) {
   const auto offset = generator.get_offset();
   generator.set_offset(offset + (numbers + 3) / 4 * 4);
   return {dropout, static_cast<int64_t>(generator.current_seed()), static_cast<int64_t>(offset)};
+}
+
+void check_devices(const char* method, const Tensor& query, const Tensor& key, const Tensor& value,
+                   const MaybeTensor& bias) {
+  std::optional<Device> common;
+  c10::impl::check_and_update_common_device(common, query, method, "query");
+  c10::impl::check_and_update_common_device(common, key, method, "key");
+  c10::impl::check_and_update_common_device(common, value, method, "value");
+  c10::impl::check_and_update_common_device(common, bias, method, "attn_bias");
 }
 
 double scale_of(const Tensor& query, std::optional<double> scale) {
@@ -56,6 +66,7 @@ ThreeGrads first_three(const std::tuple<Tensor, Tensor, Tensor, Tensor>& grads) 
 
 FlashOutputs flash(const Tensor& query, const Tensor& key, const Tensor& value, double dropout,
                    bool causal, bool /*return_debug_mask*/, std::optional<double> scale) {
+  check_devices("wrapper_CUDA___scaled_dot_product_flash_attention", query, key, value, {});
   const auto drawn = draw(dropout, query.size(0) * query.size(1) * 32, query.get_device());
   auto [output, logsumexp] =
       on_host(&attend, query, key, value, MaybeTensor(), causal, scale_of(query, scale), drawn);
@@ -112,6 +123,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attend_in_blocks_backward(
 std::tuple<Tensor, Tensor, Tensor, Tensor> efficient(
     const Tensor& query, const Tensor& key, const Tensor& value, const MaybeTensor& bias,
     bool compute_logsumexp, double dropout, bool causal, std::optional<double> scale) {
+  check_devices("wrapper_CUDA___scaled_dot_product_efficient_attention", query, key, value, bias);
   const auto numbers = query.size(0) * query.size(1) * query.size(2) * key.size(2);
   const auto drawn = draw(dropout, numbers, query.get_device());
   auto [output, logsumexp] =
@@ -145,6 +157,7 @@ std::tuple<Tensor, Tensor> attend_for_cudnn(
 FlashOutputs cudnn(const Tensor& query, const Tensor& key, const Tensor& value,
                    const MaybeTensor& bias, bool compute_logsumexp, double dropout, bool causal,
                    bool /*return_debug_mask*/, std::optional<double> scale) {
+  check_devices("wrapper_CUDA___scaled_dot_product_cudnn_attention", query, key, value, bias);
   const auto numbers = query.size(0) * query.size(1) * query.size(2) * key.size(2);
   const auto drawn = draw(dropout, numbers, query.get_device());
   auto [output, logsumexp] =
