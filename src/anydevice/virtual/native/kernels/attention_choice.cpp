@@ -214,6 +214,28 @@ std::array<SDPBackend, sdp::num_backends> order_for(const Params& params) {
   return context.sDPPriorityOrder();
 }
 
+// Where a card falls back to plain mathematics, the CPU may still have a fused kernel.
+bool cpu_would_fuse(const Params& params) {
+  auto without_mask = params;
+  without_mask.attn_mask.reset();
+  return sdp::check_runtime_disabled_flash(params, false) && dense(params, false) &&
+         sdp::check_for_dropout(params, false) && sdp::check_tensor_shapes(params, false) &&
+         sdp::check_batch_size_and_num_heads_dense<true>(params, false) &&
+         sdp::check_attn_mask_shape(params, false) &&
+         params.query.size(-1) == params.key.size(-1) &&
+         params.query.size(-1) == params.value.size(-1) &&
+         sdp::check_nonzero_sequence_lengths_dense(params, false) &&
+         sdp::check_last_dim_stride_equals_1_dense<true>(without_mask, false) &&
+         is_one_of(params, {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}, false);
+}
+
+// A GPU that computes gives the CPU's numbers then; a hollow one, which has none, takes the card's way.
+SDPBackend mathematics(const Params& params) {
+  const bool fused = !machine.hollow && sdp::check_runtime_disabled_mem_efficient(params, false) &&
+                     cpu_would_fuse(params);
+  return fused ? SDPBackend::efficient_attention : SDPBackend::math;
+}
+
 bool can_use(SDPBackend backend, const Params& params) {
   switch (backend) {
     case SDPBackend::cudnn_attention:
@@ -232,7 +254,7 @@ int64_t choose(const Tensor& query, const Tensor& key, const Tensor& value, cons
   const Params params{query, key, value, mask, dropout, causal, enable_gqa};
   for (const auto backend : order_for(params)) {
     if (can_use(backend, params)) {
-      return static_cast<int64_t>(backend);
+      return static_cast<int64_t>(backend == SDPBackend::math ? mathematics(params) : backend);
     }
   }
   TORCH_WARN("Memory efficient kernel not used because:");
