@@ -140,3 +140,42 @@ def test_a_build_that_cannot_be_says_what_to_do(compiler, tmp_path):
     assert done.returncode == 1
     wanted = "install the package g++" if compiler.startswith("no") else "its messages are in"
     assert wanted in done.stderr.splitlines()[-1]
+
+
+def test_a_hollow_gpu_says_what_it_cannot_answer():
+    text, printed = run("""
+virtual.enable(hollow=True)
+x = torch.ones(2, 3, device="cuda")
+try:
+    x[x > 0]
+except NotImplementedError as error:
+    print(json.dumps([str(error), str(x)]))
+""")
+    assert text.startswith("a hollow GPU has shapes but no values, and aten::index needs them")
+    assert printed == "tensor(..., device='cuda:0', size=(2, 3))"
+
+
+def test_foreach_answers_where_each_tensor_is():
+    assert run("""
+virtual.enable(gpus=2)
+there = [torch.ones(2, device=f"cuda:{index}") for index in (0, 1)]
+print(json.dumps([str(tensor.device) for tensor in torch._foreach_add(there, 1)]))
+""") == ["cuda:0", "cuda:1"]
+
+
+def test_data_parallel_spreads_a_batch():
+    assert run("""
+virtual.enable(gpus=2)
+network = torch.nn.DataParallel(torch.nn.Linear(3, 2).cuda())
+network(torch.ones(5, 3, device="cuda")).sum().backward()
+print(json.dumps(network.module.weight.grad.tolist()))
+""") == [[5, 5, 5], [5, 5, 5]]
+
+
+def test_compiled_code_runs_as_written_and_says_so_once():
+    assert run("""
+virtual.enable()
+compiled = torch.compile(lambda x: x * 2, mode="max-autotune")
+torch.compile(lambda x: x + 1)
+print(json.dumps(compiled(torch.ones(2, device="cuda")).tolist()))
+""") == [2, 2]

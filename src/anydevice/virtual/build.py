@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 NATIVE = Path(__file__).parent / "native"
-FLAGS = ("-std=c++20", "-O2", "-g0", "-fPIC", "-fvisibility=hidden", "-w")
+FLAGS = ("-std=c++20", "-O2", "-g0", "-fno-math-errno", "-fPIC", "-fvisibility=hidden", "-w")
 COMPILERS = ("c++", "g++", "clang++")
 
 
