@@ -1,6 +1,7 @@
 // The allocator at the CUDA key, in two layers: caching_allocator.h says what the card would do and
 // whether it has the memory; the bytes themselves are plain host memory (none when hollow).
 #include "memory.h"
+#include "slab.h"
 
 #include <c10/core/AllocatorConfig.h>
 #include <c10/core/CPUAllocator.h>
@@ -130,7 +131,7 @@ OwnedBlock take(size_t size, DeviceIndex device) {
   constexpr size_t one_exabyte = size_t{1} << 60;
   TORCH_CHECK_WITH(OutOfMemoryError, size < one_exabyte,
                    "CUDA out of memory. Tried to allocate more than 1EB memory.");
-  OwnedBlock block(new anydevice::Block, &release_block);
+  OwnedBlock block(new (Slab<anydevice::Block>::take()) anydevice::Block, &release_block);
   block->size = size;
   block->device = device;
   if (size == 0) {
@@ -174,7 +175,8 @@ void release_block(void* context) {
   auto* block = static_cast<Block*>(context);
   memory::give_back(*block);
   release_alias(*block);
-  delete block;
+  block->~Block();
+  Slab<Block>::give(block);
 }
 
 c10::DataPtr allocate(size_t size, DeviceIndex device) {
