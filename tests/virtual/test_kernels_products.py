@@ -68,6 +68,23 @@ def test_scaled_products_of_8_bit_floats(scales):
     torch.testing.assert_close(found.cpu(), expected.bfloat16())
 
 
+def test_scaled_products_by_recipe():
+    left, right = torch.randn(32, 64).to(FP8), torch.randn(48, 64).to(FP8).t()
+    left_scale, right_scale = torch.rand(32, 1), torch.rand(1, 48)
+    row_wise = torch.nn.functional.ScalingType.RowWise
+    found = torch.nn.functional.scaled_mm(
+        left.cuda(),
+        right.cuda(),
+        left_scale.cuda(),
+        row_wise,
+        right_scale.cuda(),
+        row_wise,
+        output_dtype=torch.bfloat16,
+    )
+    expected = (left.float() * left_scale) @ (right.float() * right_scale)
+    torch.testing.assert_close(found.cpu(), expected.bfloat16())
+
+
 def test_grouped_products_of_8_bit_floats():
     left, right = torch.randn(32, 64).to(FP8), torch.randn(4, 16, 64).to(FP8).transpose(1, 2)
     left_scale, right_scale = torch.rand(32), torch.rand(4, 16)

@@ -11,23 +11,7 @@ namespace {
 using sdp::SDPBackend;
 using Params = sdp::sdp_params;
 
-// 90 is 9.0. Told from the multiprocessors for as long as the machine does not carry it.
-template <typename Card>
-int capability_of(const Card& gpu) {
-  if constexpr (requires { gpu.capability; }) {
-    return gpu.capability;
-  } else if (gpu.threads_per_multiprocessor == 1024) {
-    return 75;
-  } else if (gpu.threads_per_multiprocessor == 1536) {
-    return gpu.multiprocessors > 150 ? 120 : 89;
-  }
-  const auto count = gpu.multiprocessors;
-  return count < 60 ? 60 : count < 100 ? 70 : count < 112 ? 80 : count < 140 ? 90 : 100;
-}
-
-int capability(const Params& params) {
-  return capability_of(machine.gpu[params.query.get_device()]);
-}
+int capability(const Params& params) { return machine.gpu[params.query.get_device()].capability; }
 
 template <typename... Reasons>
 bool refuse(bool debug, const Reasons&... reasons) {

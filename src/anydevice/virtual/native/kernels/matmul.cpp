@@ -94,6 +94,33 @@ Tensor& scaled_mm_out(const Tensor& self, const Tensor& other, const Tensor& sel
                               out_type.value_or(out.scalar_type()), use_fast_accum));
 }
 
+// Scales of the right factor may lie as its rows do or as its columns do.
+Tensor along_columns(const Tensor& scale, const Tensor& other) {
+  const bool transposed = scale.dim() == 2 && scale.size(0) == other.size(1) && scale.size(0) > 1 &&
+                          scale.size(1) != other.size(1);
+  return transposed ? scale.t() : scale;
+}
+
+Tensor scaled_mm_by_recipe(const Tensor& self, const Tensor& other, TensorList self_scales,
+                           IntArrayRef, IntArrayRef, TensorList other_scales, IntArrayRef,
+                           IntArrayRef, const MaybeTensor& bias, std::optional<ScalarType> out_type,
+                           IntArrayRef, bool use_fast_accum) {
+  TORCH_CHECK_NOT_IMPLEMENTED(self_scales.size() == 1 && other_scales.size() == 1,
+                              "a virtual GPU multiplies 8-bit floats with one level of scales");
+  return scaled_mm(self, other, self_scales[0], along_columns(other_scales[0], other), bias, {},
+                   out_type, use_fast_accum);
+}
+
+Tensor& scaled_mm_by_recipe_out(
+    const Tensor& self, const Tensor& other, TensorList self_scales, IntArrayRef self_recipes,
+    IntArrayRef self_swizzles, TensorList other_scales, IntArrayRef other_recipes,
+    IntArrayRef other_swizzles, const MaybeTensor& bias, std::optional<ScalarType> out_type,
+    IntArrayRef dims, bool use_fast_accum, Tensor& out) {
+  return write(out, scaled_mm_by_recipe(self, other, self_scales, self_recipes, self_swizzles,
+                                        other_scales, other_recipes, other_swizzles, bias,
+                                        out_type.value_or(out.scalar_type()), dims, use_fast_accum));
+}
+
 // One scale for each row of `self` and each column of `other`, in every group.
 Tensor scaled_grouped_mm(const Tensor& self, const Tensor& other, const Tensor& self_scale,
                          const Tensor& other_scale, const MaybeTensor& offsets,
@@ -142,6 +169,8 @@ ANYDEVICE_IMPL(aten, CUDA, m) {
   m.impl("baddbmm.dtype_out", composed<&sum_out<&baddbmm_to>>());
   m.impl("_scaled_mm", composed<&scaled_mm>());
   m.impl("_scaled_mm.out", composed<&scaled_mm_out>());
+  m.impl("_scaled_mm_v2", composed<&scaled_mm_by_recipe>());
+  m.impl("_scaled_mm_v2.out", composed<&scaled_mm_by_recipe_out>());
   m.impl("_scaled_grouped_mm", composed<&scaled_grouped_mm>());
   m.impl("_scaled_grouped_mm_v2", composed<&scaled_grouped_mm_by_recipe>());
 }
