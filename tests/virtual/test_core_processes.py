@@ -90,11 +90,16 @@ def test_disabled_gpus_are_gone_and_may_come_back():
 virtual.enable(gpus=2)
 x = torch.ones(2, device="cuda")
 virtual.disable()
-gone = torch.cuda.is_available(), torch.cuda.device_count()
+gone = [torch.cuda.is_available(), torch.cuda.device_count()]
+try:
+    torch.ones(1, device="cuda")
+except AssertionError as error:
+    gone.append(str(error))
 del x
 virtual.enable(gpus=1, gpu="t4")
-print(json.dumps([*gone, torch.cuda.get_device_name(), torch.ones(1, device="cuda").item()]))
-""") == [False, 0, "Tesla T4", 1.0]
+total = torch.cuda.mem_get_info()[1] / 2**30
+print(json.dumps([*gone, torch.cuda.get_device_name(), 14 < total < 16]))
+""") == [False, 0, "Torch not compiled with CUDA enabled", "Tesla T4", True]
 
 
 def test_no_name_of_torch_changes_for_good():

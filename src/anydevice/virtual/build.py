@@ -21,6 +21,7 @@ from tempfile import TemporaryDirectory
 NATIVE = Path(__file__).parent / "native"
 FLAGS = ("-std=c++20", "-O2", "-g0", "-fno-math-errno", "-fPIC", "-fvisibility=hidden", "-w")
 COMPILERS = ("c++", "g++", "clang++")
+UNFINISHED = "unfinished-"
 
 
 class BuildError(RuntimeError):
@@ -55,7 +56,9 @@ def _build(path: Path) -> None:
     compiler = _compiler()
     print("anydevice: building the virtual GPU, once for this torch …", file=sys.stderr, flush=True)
     begin = time.monotonic()
-    with TemporaryDirectory(dir=path.parent) as folder:
+    for interrupted in path.parent.glob(f"{UNFINISHED}*"):
+        shutil.rmtree(interrupted)
+    with TemporaryDirectory(dir=path.parent, prefix=UNFINISHED) as folder:
         unfinished = Path(folder) / path.name
         log = path.with_name("build.log")
         with log.open("w", encoding="utf-8") as output:

@@ -52,6 +52,7 @@ def enable(gpus: int = 1, gpu: str = "h100", *, hollow: bool = False) -> None:
     specification = (core.Gpu * gpus)(*[each] * gpus)
     listed = ops.op_list().encode()
     core.check(core.library().anydevice_enable(gpus, int(hollow), specification, listed))
+    core.start_afresh(gpus, wanted.gpu.memory)
     surface.show(gpus, wanted.gpu, without_values=hollow)
     _machine = wanted
 

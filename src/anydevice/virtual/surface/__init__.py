@@ -52,6 +52,7 @@ def hide() -> None:
             setattr(owner, name, value)
     torch.cuda._initialized = False
     torch.cuda._cached_device_count = None
+    devices.ask_again()
     _reload_streams()
 
 
