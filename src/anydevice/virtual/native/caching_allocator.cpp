@@ -286,8 +286,6 @@ void CachingAllocator::list_active(Block* block) {
   active_ = block;
 }
 
-// ---- taking back
-
 void CachingAllocator::unlist_active(Block* block) {
   (block->active_prev ? block->active_prev->active_next : active_) = block->active_next;
   if (block->active_next) {
@@ -295,6 +293,8 @@ void CachingAllocator::unlist_active(Block* block) {
   }
   block->active_prev = block->active_next = nullptr;
 }
+
+// ---- taking back
 
 void CachingAllocator::free(Block* block) {
   std::lock_guard lock(mutex_);
