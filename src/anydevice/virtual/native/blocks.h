@@ -22,7 +22,7 @@ struct Block {
   Block* active_next = nullptr;
   ExpandableSegment* segment = nullptr;  // only in expandable segments
   int64_t born = 0;                      // the pool's search count when it became free
-  std::vector<int64_t> other_streams;  // that used it; a stream may stand there twice
+  std::vector<int64_t> other_streams;    // that used it; a stream may stand there twice
   bool allocated = false;
   bool mapped = true;
   bool awaiting = false;
