@@ -1,5 +1,6 @@
 // Scaled dot-product attention, dense: queries [B, H, Sq, D], keys and values [B, Hk, Sk, D].
-// Flash, memory-efficient and cuDNN attention are one arithmetic; attention_backends.cpp has the rest.
+// Flash, memory-efficient and cuDNN attention are one arithmetic; attention_backends.cpp
+// has what each adds to it.
 #include "kernel.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -14,7 +15,7 @@ namespace {
 
 constexpr auto minus_infinity = -std::numeric_limits<double>::infinity();
 
-// Uniform numbers in (0, 1]; the same for the same seed and offset, so backward can draw them again.
+// Uniform numbers in (0, 1], the same for the same seed and offset: backward draws them again.
 Tensor& fill_uniform(Tensor& self, int64_t seed, int64_t offset) {
   if (self.is_meta()) {
     return self;
@@ -55,8 +56,7 @@ Tensor for_each_query_head(const Tensor& keys, const Tensor& query) {
 
 Tensor summed_over_groups(const Tensor& grad, const Tensor& keys) {
   const auto heads = keys.size(1);
-  return grad.size(1) == heads ? grad
-                               : grad.unflatten(1, {heads, grad.size(1) / heads}).sum(2);
+  return grad.size(1) == heads ? grad : grad.unflatten(1, {heads, grad.size(1) / heads}).sum(2);
 }
 
 Tensor scores(const Tensor& query, const Tensor& key, const MaybeTensor& bias, bool causal,
@@ -68,8 +68,8 @@ Tensor scores(const Tensor& query, const Tensor& key, const MaybeTensor& bias, b
                  : result + bias->to(result.scalar_type());
   }
   if (causal) {
-    const auto past = at::ones({result.size(-2), result.size(-1)},
-                               result.options().dtype(at::kBool)).tril();
+    const auto past =
+        at::ones({result.size(-2), result.size(-1)}, result.options().dtype(at::kBool)).tril();
     result = result.masked_fill(past.logical_not(), minus_infinity);
   }
   return result;
@@ -120,8 +120,8 @@ std::tuple<Tensor, Tensor> attend(const Tensor& query, const Tensor& keys, const
   const auto logsumexp = score.logsumexp(-1);
   const bool as_the_cpu = drawn.dropout == 0 && !(causal && given(bias));
   const auto output =
-      as_the_cpu ? std::get<0>(at::_scaled_dot_product_attention_math(
-                       query, key, value, bias, 0.0, causal, std::nullopt, scale))
+      as_the_cpu ? std::get<0>(at::_scaled_dot_product_attention_math(query, key, value, bias, 0.0,
+                                                                      causal, std::nullopt, scale))
                  : at::matmul(after_dropout(weights_of(score, logsumexp), drawn), widened(value))
                        .to(query.scalar_type());
   return {laid_out_like(query, output), logsumexp};

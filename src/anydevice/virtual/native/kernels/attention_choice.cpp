@@ -11,7 +11,9 @@ namespace {
 using sdp::SDPBackend;
 using Params = sdp::sdp_params;
 
-int capability(const Params& params) { return machine.gpu[params.query.get_device()].capability; }
+int capability(const Params& params) {
+  return machine.gpu[params.query.get_device()].capability;
+}
 
 template <typename... Reasons>
 bool refuse(bool debug, const Reasons&... reasons) {
@@ -45,18 +47,22 @@ bool dense(const Params& params, bool debug) {
 // ---- flash ----
 
 bool flash_head_dim(const Params& params, bool debug) {
-  const auto query = params.query.size(-1), key = params.key.size(-1), value = params.value.size(-1);
+  const auto query = params.query.size(-1), key = params.key.size(-1),
+             value = params.value.size(-1);
   return (query == key && query == value && query <= 256) ||
-         refuse(debug, "Flash attention requires q,k,v to have the same last dimension and to be less "
-                "than or equal to 256. Got Query.size(-1): ", query, ", Key.size(-1): ", key,
-                ", Value.size(-1): ", value, " instead.");
+         refuse(debug,
+                "Flash attention requires q,k,v to have the same last dimension and to be less "
+                "than or equal to 256. Got Query.size(-1): ",
+                query, ", Key.size(-1): ", key, ", Value.size(-1): ", value, " instead.");
 }
 
 bool flash_hardware(const Params& params, bool debug) {
   const auto sm = capability(params);
   return (sm >= 80 && sm <= 121) ||
-         refuse(debug, "Flash attention only supports gpu architectures in the range [sm80, sm121]. "
-                "Attempting to run on a sm ", sm / 10, ".", sm % 10, " gpu.");
+         refuse(debug,
+                "Flash attention only supports gpu architectures in the range [sm80, sm121]. "
+                "Attempting to run on a sm ",
+                sm / 10, ".", sm % 10, " gpu.");
 }
 
 bool flash_training(const Params& params, bool debug) {
@@ -65,16 +71,21 @@ bool flash_training(const Params& params, bool debug) {
   const auto head_dim = params.query.size(-1);
   return !sdp::input_requires_grad(params) || !small_shared_memory || head_dim <= 192 ||
          (params.dropout == 0 && head_dim > 224) ||
-         refuse(debug, "Flash attention currently doesn't support training with head_dim ∈ (192, 224] "
-                "or (head_dim ∈ (224, 256] and dropout > 0.0) on gpu architectures in the range[sm86, "
-                "sm89].");
+         refuse(
+             debug,
+             "Flash attention currently doesn't support training with head_dim ∈ (192, 224] "
+             "or (head_dim ∈ (224, 256] and dropout > 0.0) on gpu architectures in the range[sm86, "
+             "sm89].");
 }
 
 bool flash_causal(const Params& params, bool debug) {
   const auto queries = params.query.size(-2), keys = params.key.size(-2);
   return !params.is_causal || queries == keys ||
-         refuse(debug, "Flash attention does not support the is_causal flag when seqlen_q != seqlen_k. "
-                "Got seqlen_q: ", queries, " seqlen_k: ", keys, ". If you would like to use causal "
+         refuse(debug,
+                "Flash attention does not support the is_causal flag when seqlen_q != seqlen_k. "
+                "Got seqlen_q: ",
+                queries, " seqlen_k: ", keys,
+                ". If you would like to use causal "
                 "attention with non-square masks, please see CausalAttnMask.");
 }
 
@@ -101,10 +112,12 @@ int64_t gemm_alignment(const Params& params) {
 
 bool efficient_head_dim(const Params& params, bool debug) {
   const auto alignment = gemm_alignment(params);
-  const auto query = params.query.size(-1), key = params.key.size(-1), value = params.value.size(-1);
+  const auto query = params.query.size(-1), key = params.key.size(-1),
+             value = params.value.size(-1);
   return (query == key && query > 0 && query % alignment == 0 && value > 0 &&
           value % alignment == 0) ||
-         refuse(debug, "Mem efficient attention requires last dimension of inputs to be divisible by ",
+         refuse(debug,
+                "Mem efficient attention requires last dimension of inputs to be divisible by ",
                 alignment, ". Got Query.size(-1): ", query, ", Key.size(-1): ", key,
                 ", Value.size(-1): ", value, " instead.");
 }
@@ -136,15 +149,18 @@ bool cudnn_deterministic(const Params&, bool debug) {
 
 bool cudnn_dropout(const Params& params, bool debug) {
   return params.dropout * 16 == std::floor(params.dropout * 16) ||
-         refuse(debug, "cuDNN dropout probability resolution is limited to 1/16.Use a dropout "
+         refuse(debug,
+                "cuDNN dropout probability resolution is limited to 1/16.Use a dropout "
                 "probability that is a multiple of 1/16 to select the cuDNN backend");
 }
 
 bool cudnn_hardware(const Params& params, bool debug) {
   const auto sm = capability(params);
   return (sm >= 80 && sm <= 121) ||
-         refuse(debug, "cuDNN MHA only supports gpu architectures in the range [sm80, sm121]. "
-                "Attempting to run on a sm ", sm / 10, ".", sm % 10, " gpu.");
+         refuse(debug,
+                "cuDNN MHA only supports gpu architectures in the range [sm80, sm121]. "
+                "Attempting to run on a sm ",
+                sm / 10, ".", sm % 10, " gpu.");
 }
 
 bool cudnn_shapes(const Params& params, bool debug) {
@@ -180,8 +196,7 @@ bool can_use_cudnn(const Params& params, bool debug) {
 
 // Hopper and data-centre Blackwell try cuDNN first. Set once, so that the user's own order stays.
 std::array<SDPBackend, sdp::num_backends> order_for(const Params& params) {
-  static const bool prefer_cudnn =
-      c10::utils::check_env("TORCH_CUDNN_SDPA_DEPRIORITIZED") != true;
+  static const bool prefer_cudnn = c10::utils::check_env("TORCH_CUDNN_SDPA_DEPRIORITIZED") != true;
   static bool set = false;
   auto& context = at::globalContext();
   if (!std::exchange(set, true)) {
@@ -213,7 +228,7 @@ bool cpu_would_fuse(const Params& params) {
          is_one_of(params, {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}, false);
 }
 
-// A GPU that computes gives the CPU's numbers then; a hollow one, which has none, takes the card's way.
+// A GPU that computes then gives the CPU's numbers; a hollow one has none, and goes the card's way.
 SDPBackend mathematics(const Params& params) {
   const bool fused = !machine.hollow && sdp::check_runtime_disabled_mem_efficient(params, false) &&
                      cpu_would_fuse(params);

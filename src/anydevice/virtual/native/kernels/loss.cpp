@@ -13,20 +13,21 @@ bool never_cudnn_tensor(const Tensor&, const Tensor&, const Tensor&, const Tenso
   return false;
 }
 
-std::tuple<Tensor, Tensor> loss_and_gradient(
-    const Tensor& log_probs, const Tensor& targets, IntArrayRef input_lengths,
-    IntArrayRef target_lengths, int64_t blank, bool zero_infinity) {
+std::tuple<Tensor, Tensor> loss_and_gradient(const Tensor& log_probs, const Tensor& targets,
+                                             IntArrayRef input_lengths, IntArrayRef target_lengths,
+                                             int64_t blank, bool zero_infinity) {
   const auto labels = targets.to(at::kLong);
-  const auto [loss, log_alpha] = at::_ctc_loss(log_probs, labels, input_lengths, target_lengths,
-                                               blank, zero_infinity);
+  const auto [loss, log_alpha] =
+      at::_ctc_loss(log_probs, labels, input_lengths, target_lengths, blank, zero_infinity);
   const auto grad = at::_ctc_loss_backward(at::ones_like(loss), log_probs, labels, input_lengths,
                                            target_lengths, loss, log_alpha, blank, zero_infinity);
   return {loss, grad};
 }
 
-std::tuple<Tensor, Tensor> loss_and_gradient_tensor(
-    const Tensor& log_probs, const Tensor& targets, const Tensor& input_lengths,
-    const Tensor& target_lengths, int64_t blank, bool zero_infinity) {
+std::tuple<Tensor, Tensor> loss_and_gradient_tensor(const Tensor& log_probs, const Tensor& targets,
+                                                    const Tensor& input_lengths,
+                                                    const Tensor& target_lengths, int64_t blank,
+                                                    bool zero_infinity) {
   const auto labels = targets.to(at::kLong);
   const auto inputs = input_lengths.to(at::kLong), outputs = target_lengths.to(at::kLong);
   const auto [loss, log_alpha] =
@@ -37,16 +38,17 @@ std::tuple<Tensor, Tensor> loss_and_gradient_tensor(
 }
 
 // Labels and lengths may lie on the host, so the devices are not compared.
-std::tuple<Tensor, Tensor> ctc_loss(
-    const Tensor& log_probs, const Tensor& targets, IntArrayRef input_lengths,
-    IntArrayRef target_lengths, int64_t blank, bool /*deterministic*/, bool zero_infinity) {
+std::tuple<Tensor, Tensor> ctc_loss(const Tensor& log_probs, const Tensor& targets,
+                                    IntArrayRef input_lengths, IntArrayRef target_lengths,
+                                    int64_t blank, bool /*deterministic*/, bool zero_infinity) {
   return on_host(&loss_and_gradient, log_probs, targets, input_lengths, target_lengths, blank,
                  zero_infinity);
 }
 
-std::tuple<Tensor, Tensor> ctc_loss_tensor(
-    const Tensor& log_probs, const Tensor& targets, const Tensor& input_lengths,
-    const Tensor& target_lengths, int64_t blank, bool /*deterministic*/, bool zero_infinity) {
+std::tuple<Tensor, Tensor> ctc_loss_tensor(const Tensor& log_probs, const Tensor& targets,
+                                           const Tensor& input_lengths,
+                                           const Tensor& target_lengths, int64_t blank,
+                                           bool /*deterministic*/, bool zero_infinity) {
   return on_host(&loss_and_gradient_tensor, log_probs, targets, input_lengths, target_lengths,
                  blank, zero_infinity);
 }

@@ -1,4 +1,4 @@
-// on_host(function, arguments...): a function of host tensors, called from a kernel that sees CUDA ones.
+// on_host(function, arguments...): a function of host tensors, called where CUDA ones are seen.
 // For kernels that have more to do than compute; the others are wrapped in composed<> as they are.
 #pragma once
 

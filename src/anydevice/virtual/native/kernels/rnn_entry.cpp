@@ -1,5 +1,5 @@
-// The way from torch.lstm, gru, rnn_tanh and rnn_relu to _cudnn_rnn, which lives in the CUDA library:
-// the stubs that PyTorch calls when cuDNN accepts the input.
+// The way from torch.lstm, gru, rnn_tanh and rnn_relu to _cudnn_rnn: the stubs that PyTorch calls
+// when cuDNN accepts the input, which otherwise live in its CUDA library.
 #include "kernel.h"
 
 #include <ATen/native/RNN.h>
@@ -9,14 +9,15 @@
 namespace anydevice::kernels {
 namespace {
 
-// flatten_parameters() has made the parameters views of one buffer, or the call has to compact them.
+// flatten_parameters() has made the parameters views of one buffer, or the call compacts them.
 MaybeTensor buffer_of(TensorList params) {
   for (const auto& param : params) {
     if (!param.storage().is_alias_of(params[0].storage())) {
       return {};
     }
   }
-  const auto numbers = static_cast<int64_t>(params[0].storage().nbytes()) / params[0].element_size();
+  const auto numbers =
+      static_cast<int64_t>(params[0].storage().nbytes()) / params[0].element_size();
   return at::empty({0}, params[0].options()).set_(params[0].storage(), 0, {numbers}, {1});
 }
 
@@ -36,10 +37,11 @@ MaybeTensor dropout_state(double dropout, bool train, const Tensor& input) {
   return state;
 }
 
-std::tuple<Tensor, Tensor, Tensor> call(
-    int64_t mode, const Tensor& input, const Tensor& hx, const MaybeTensor& cx, TensorList params,
-    bool has_biases, int64_t layers, double dropout, bool train, bool bidirectional,
-    bool batch_first, IntArrayRef batch_sizes) {
+std::tuple<Tensor, Tensor, Tensor> call(int64_t mode, const Tensor& input, const Tensor& hx,
+                                        const MaybeTensor& cx, TensorList params, bool has_biases,
+                                        int64_t layers, double dropout, bool train,
+                                        bool bidirectional, bool batch_first,
+                                        IntArrayRef batch_sizes) {
   const bool projected = given(cx) && cx->size(2) != hx.size(2);
   const auto hidden_size = projected ? cx->size(2) : hx.size(2);
   const auto [output, hy, cy, reserve, buffer] = at::_cudnn_rnn(

@@ -105,9 +105,11 @@ ANYDEVICE_IMPL(aten, CUDA, m) {
          composed<&fake_quantize_qparams>());
   m.impl("fake_quantize_per_channel_affine_cachemask", composed<&fake_quantize_channels>());
   m.impl("_fake_quantize_learnable_per_tensor_affine", like({"self"}));
-  m.impl("_fake_quantize_learnable_per_tensor_affine_backward", like({"self", "scale", "zero_point"}));
+  m.impl("_fake_quantize_learnable_per_tensor_affine_backward",
+         like({"self", "scale", "zero_point"}));
   m.impl("_fake_quantize_learnable_per_channel_affine", like({"self"}));
-  m.impl("_fake_quantize_learnable_per_channel_affine_backward", like({"self", "scale", "zero_point"}));
+  m.impl("_fake_quantize_learnable_per_channel_affine_backward",
+         like({"self", "scale", "zero_point"}));
 }
 
 }  // namespace anydevice::kernels
