@@ -194,23 +194,19 @@ bool can_use_cudnn(const Params& params, bool debug) {
 
 // ---- the choice ----
 
-// Hopper and data-centre Blackwell try cuDNN first. Set once, so that the user's own order stays.
-std::array<SDPBackend, sdp::num_backends> order_for(const Params& params) {
-  static const bool prefer_cudnn = c10::utils::check_env("TORCH_CUDNN_SDPA_DEPRIORITIZED") != true;
-  static bool set = false;
-  auto& context = at::globalContext();
-  if (!std::exchange(set, true)) {
-    const auto sm = capability(params);
-    if (prefer_cudnn && (sm == 90 || sm == 100 || sm == 103)) {
-      std::vector<int64_t> order;
-      for (const auto backend : {SDPBackend::cudnn_attention, SDPBackend::flash_attention,
-                                 SDPBackend::efficient_attention, SDPBackend::math}) {
-        order.push_back(static_cast<int64_t>(backend));
-      }
-      context.setSDPPriorityOrder(order);
-    }
+// Hopper and data-centre Blackwell try cuDNN first. Set with the machine; the user may set another.
+void set_order() {
+  const auto sm = machine.gpu[0].capability;
+  const bool prefer_cudnn = (sm == 90 || sm == 100 || sm == 103) &&
+                            c10::utils::check_env("TORCH_CUDNN_SDPA_DEPRIORITIZED") != true;
+  std::vector<SDPBackend> order = {SDPBackend::flash_attention, SDPBackend::efficient_attention,
+                                   SDPBackend::math};
+  order.insert(prefer_cudnn ? order.begin() : order.end(), SDPBackend::cudnn_attention);
+  std::vector<int64_t> numbers;
+  for (const auto backend : order) {
+    numbers.push_back(static_cast<int64_t>(backend));
   }
-  return context.sDPPriorityOrder();
+  at::globalContext().setSDPPriorityOrder(numbers);
 }
 
 // Where a card falls back to plain mathematics, the CPU may still have a fused kernel.
@@ -251,7 +247,7 @@ bool can_use(SDPBackend backend, const Params& params) {
 int64_t choose(const Tensor& query, const Tensor& key, const Tensor& value, const MaybeTensor& mask,
                double dropout, bool causal, std::optional<double>, bool enable_gqa) {
   const Params params{query, key, value, mask, dropout, causal, enable_gqa};
-  for (const auto backend : order_for(params)) {
+  for (const auto backend : at::globalContext().sDPPriorityOrder()) {
     if (can_use(backend, params)) {
       return static_cast<int64_t>(backend == SDPBackend::math ? mathematics(params) : backend);
     }
@@ -269,6 +265,7 @@ int64_t choose(const Tensor& query, const Tensor& key, const Tensor& value, cons
 
 ANYDEVICE_IMPL(aten, CUDA, m) {
   m.impl("_fused_sdp_choice", &choose);
+  set_order();
   at::native::_fused_sdp_choice_stub.set_cuda_dispatch_ptr(&choose);
 }
 

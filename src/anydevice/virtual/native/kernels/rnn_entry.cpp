@@ -21,15 +21,24 @@ MaybeTensor buffer_of(TensorList params) {
   return at::empty({0}, params[0].options()).set_(params[0].storage(), 0, {numbers}, {1});
 }
 
-// One state a device and probability, as PyTorch's DropoutState.
+// One state a device, as PyTorch keeps them; each machine begins with none.
+struct DropoutStates {
+  std::mutex mutex;
+  std::array<Tensor, max_gpus> of;
+};
+
+DropoutStates& dropout_states() {
+  static auto* states = new DropoutStates();
+  return *states;
+}
+
 MaybeTensor dropout_state(double dropout, bool train, const Tensor& input) {
   if (dropout == 0 || !train) {
     return {};
   }
-  static std::mutex mutex;
-  static auto* states = new std::array<Tensor, max_gpus>();
-  const std::lock_guard<std::mutex> lock(mutex);
-  auto& state = (*states)[input.get_device()];
+  auto& states = dropout_states();
+  const std::lock_guard<std::mutex> lock(states.mutex);
+  auto& state = states.of[input.get_device()];
   if (!state.defined()) {
     const auto seed = at::empty({}, at::dtype(at::kLong)).random_().item<int64_t>();
     state = at::_cudnn_init_dropout_state(dropout, train, seed, input.options().dtype(at::kByte));
@@ -90,6 +99,7 @@ void packed_lstm(Tensor& output, Tensor& hy, Tensor& cy, const Tensor& input,
 
 ANYDEVICE_IMPL(aten, CUDA, m) {
   static_cast<void>(m);  // stubs, not ops: only the moment is the same
+  dropout_states().of.fill(Tensor());
   at::native::lstm_cudnn_stub.set_cuda_dispatch_ptr(&lstm);
   at::native::gru_cudnn_stub.set_cuda_dispatch_ptr(&rnn<rnn_gru>);
   at::native::rnn_tanh_cudnn_stub.set_cuda_dispatch_ptr(&rnn<rnn_tanh>);
