@@ -36,7 +36,8 @@ def show(gpus: int, gpu: Card, *, without_values: bool) -> None:
     for name, value in names.items():
         replace(torch._C, name, value)
     parts = (devices.attributes(gpu), storage.attributes(), libraries.attributes())
-    for part in (*parts, compiling.attributes(), hollow.attributes() if without_values else ()):
+    more = (comm.attributes(), compiling.attributes())
+    for part in (*parts, *more, hollow.attributes() if without_values else ()):
         for owner, name, value in part:
             replace(owner, name, value)
     _reload_streams()
