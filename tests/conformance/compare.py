@@ -141,13 +141,13 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def distance(a: torch.Tensor, b: torch.Tensor) -> str | None:
-    """Rounding may move an element by some units in the last place of the largest one."""
+    """Rounding may move an element by some units in the last place of the largest one, or of 1."""
     exact = a.is_floating_point() or a.is_complex()
     allowed = 16 * torch.finfo(a.dtype).eps if exact else 0
-    largest = a.abs().nan_to_num(0, 0, 0).max().double() if exact else 0
+    largest = max(a.abs().nan_to_num(0, 0, 0).max().item(), 1) if exact else 0
     wide = torch.complex128 if a.is_complex() else torch.float64
     near = torch.isclose(
-        b.to(wide), a.to(wide), rtol=allowed, atol=float(allowed * largest), equal_nan=True
+        b.to(wide), a.to(wide), rtol=allowed, atol=allowed * largest, equal_nan=True
     )
     if near.all():
         return None

@@ -3,7 +3,15 @@
 import sys
 
 import pytest
-from tests.conformance.cases import ROUNDING, Case, KnownDifference, Outcome, judged, unmet
+from tests.conformance.cases import (
+    ROUNDING,
+    Case,
+    KnownDifference,
+    Outcome,
+    as_on_a_card,
+    judged,
+    unmet,
+)
 from tests.conformance.crew import Worker
 from tests.conformance.report import table
 
@@ -69,3 +77,9 @@ def test_a_known_failure_counts_as_a_failure_and_an_empty_case_not_at_all():
     assert "50.00 %" in text
     assert "1 of 2" in text
     assert not enough
+
+
+def test_what_a_card_does_too_is_told_apart():
+    failed = outcome("no")
+    assert as_on_a_card([failed], [known(as_on_a_card=True)]) == [failed]
+    assert as_on_a_card([failed], [known()]) == []

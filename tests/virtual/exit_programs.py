@@ -2,7 +2,7 @@
 
 exit_programs.txt holds them, each under a line with its name and, unless it is 0, its exit code.
 Each runs in a fresh interpreter, after what stands before them all; one that ends with 0 must have
-reached its last line.
+reached its last line. None leaves a daemon thread inside an op: PyTorch aborts then on the CPU too.
 """
 
 import os

@@ -112,6 +112,12 @@ ERRORS = {
     "CUDA error: invalid device ordinal": lambda: torch.ones(1, device="cuda:9"),
     "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to "
     "host memory first.": lambda: cuda(1).numpy(),
+    "indices should be either on cpu or on the same device as the indexed tensor (cpu)": lambda: (
+        torch.ones(3)[cuda(1, dtype=torch.long)]
+    ),
+    "masked_fill_: Expected inputs to be on same device": lambda: torch.ones(2).masked_fill(
+        torch.ones(2) > 0, cuda()
+    ),
     "Expected a 'cuda' device type for generator but found 'cpu'": lambda: torch.rand(
         2, device="cuda", generator=torch.Generator()
     ),
@@ -123,6 +129,13 @@ def test_an_error_reads_as_on_the_card(text):
     with pytest.raises((RuntimeError, TypeError)) as raised:
         ERRORS[text]()
     assert text in str(raised.value)
+
+
+def test_a_tensor_of_the_host_stays_there():
+    host = torch.tensor(1.0)
+    with pytest.raises(RuntimeError, match="cuda:0 and cpu"):
+        host.add_(cuda())
+    assert host.is_cpu
 
 
 def test_an_op_without_a_cuda_kernel_raises_pytorchs_own_error():

@@ -90,11 +90,16 @@ def test_disabled_gpus_are_gone_and_may_come_back():
 virtual.enable(gpus=2)
 x = torch.ones(2, device="cuda")
 virtual.disable()
-gone = torch.cuda.is_available(), torch.cuda.device_count()
+gone = [torch.cuda.is_available(), torch.cuda.device_count()]
+try:
+    torch.ones(1, device="cuda")
+except (AssertionError, RuntimeError) as error:
+    gone.append(any(words in str(error) for words in ("CUDA enabled", "NVIDIA driver")))
 del x
 virtual.enable(gpus=1, gpu="t4")
-print(json.dumps([*gone, torch.cuda.get_device_name(), torch.ones(1, device="cuda").item()]))
-""") == [False, 0, "Tesla T4", 1.0]
+total = torch.cuda.mem_get_info()[1] / 2**30
+print(json.dumps([*gone, torch.cuda.get_device_name(), 14 < total < 16]))
+""") == [False, 0, True, "Tesla T4", True]
 
 
 def test_no_name_of_torch_changes_for_good():
@@ -140,3 +145,42 @@ def test_a_build_that_cannot_be_says_what_to_do(compiler, tmp_path):
     assert done.returncode == 1
     wanted = "install the package g++" if compiler.startswith("no") else "its messages are in"
     assert wanted in done.stderr.splitlines()[-1]
+
+
+def test_a_hollow_gpu_says_what_it_cannot_answer():
+    text, printed = run("""
+virtual.enable(hollow=True)
+x = torch.ones(2, 3, device="cuda")
+try:
+    x[x > 0]
+except NotImplementedError as error:
+    print(json.dumps([str(error), str(x)]))
+""")
+    assert text.startswith("a hollow GPU has shapes but no values, and aten::index needs them")
+    assert printed == "tensor(..., device='cuda:0', size=(2, 3))"
+
+
+def test_foreach_answers_where_each_tensor_is():
+    assert run("""
+virtual.enable(gpus=2)
+there = [torch.ones(2, device=f"cuda:{index}") for index in (0, 1)]
+print(json.dumps([str(tensor.device) for tensor in torch._foreach_add(there, 1)]))
+""") == ["cuda:0", "cuda:1"]
+
+
+def test_data_parallel_spreads_a_batch():
+    assert run("""
+virtual.enable(gpus=2)
+network = torch.nn.DataParallel(torch.nn.Linear(3, 2).cuda())
+network(torch.ones(5, 3, device="cuda")).sum().backward()
+print(json.dumps(network.module.weight.grad.tolist()))
+""") == [[5, 5, 5], [5, 5, 5]]
+
+
+def test_compiled_code_runs_as_written_and_says_so_once():
+    assert run("""
+virtual.enable()
+compiled = torch.compile(lambda x: x * 2, mode="max-autotune")
+torch.compile(lambda x: x + 1)
+print(json.dumps(compiled(torch.ones(2, device="cuda")).tolist()))
+""") == [2, 2]

@@ -1,6 +1,7 @@
 """Attention on a virtual GPU: the CPU's numbers, by the kernel that the card would have chosen."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -50,7 +51,7 @@ def seeded():
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_the_outputs_are_the_cpus_bit_for_bit(dtype, causal):
     attended(*three(dtype), is_causal=causal)
 
@@ -58,18 +59,18 @@ def test_the_outputs_are_the_cpus_bit_for_bit(dtype, causal):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_masks_that_are_added(dtype):
     mask = torch.randn(16, 16, dtype=dtype)
-    attended(*three(dtype), mask, outputs_within=TOLERANCE[dtype])
+    attended(*three(dtype), mask)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_masks_that_learn(dtype):
-    attended(*three(dtype), heads(2, 1, 16, 16, dtype=dtype), outputs_within=TOLERANCE[dtype])
+    attended(*three(dtype), heads(2, 1, 16, 16, dtype=dtype))
 
 
 def test_a_row_that_sees_nothing_is_zero():
     mask = torch.rand(16, 16) > 0.5
     mask[3] = False
-    attended(*three(), mask, outputs_within=1e-5)
+    attended(*three(), mask)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -78,18 +79,18 @@ def test_grouped_queries(dtype):
         heads(2, 4, 16, 8, dtype=dtype),
         *(heads(2, 2, 16, 8, dtype=dtype) for _ in range(2)),
     )
-    attended(query, key, value, enable_gqa=True, outputs_within=TOLERANCE[dtype])
+    attended(query, key, value, enable_gqa=True)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_sizes_that_fit_no_tile(dtype):
-    attended(*three(dtype, 15, 13, 5), outputs_within=TOLERANCE[dtype])
+    attended(*three(dtype, 15, 13, 5))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_values_wider_than_keys(dtype):
     query, key, _ = three(dtype)
-    attended(query, key, heads(2, 4, 16, 24, dtype=dtype), outputs_within=TOLERANCE[dtype])
+    attended(query, key, heads(2, 4, 16, 24, dtype=dtype))
 
 
 def test_modules_made_of_attention():
@@ -133,7 +134,6 @@ def test_jagged_tensors():
 @pytest.mark.parametrize(
     ("dtype", "mask", "expected"),
     [
-        (torch.float64, None, SDPBackend.MATH),
         (torch.float32, None, SDPBackend.EFFICIENT_ATTENTION),
         (torch.float16, None, SDPBackend.CUDNN_ATTENTION),
         (torch.bfloat16, True, SDPBackend.CUDNN_ATTENTION),
@@ -144,6 +144,14 @@ def test_an_h100_chooses_by_type(dtype, mask, expected):
     tensors = three(dtype, device="cuda")
     mask = mask and torch.zeros(16, 16, dtype=dtype, device="cuda")
     assert SDPBackend(torch._fused_sdp_choice(*tensors, mask)) == expected
+
+
+def test_what_a_card_computes_step_by_step_takes_the_cpus_fused_kernel():
+    odd = three(torch.float32, head_dim=5, device="cuda"), three(torch.float64, device="cuda")
+    for tensors in odd:
+        choice = SDPBackend(torch._fused_sdp_choice(*tensors))
+        assert choice == SDPBackend.EFFICIENT_ATTENTION
+        assert SDPBackend(torch._fused_sdp_choice(*tensors, dropout_p=0.5)) == SDPBackend.MATH
 
 
 @pytest.mark.parametrize(
@@ -164,7 +172,7 @@ def test_what_no_kernel_can_do_is_refused_with_reasons():
     with (
         sdpa_kernel(SDPBackend.FLASH_ATTENTION),
         pytest.warns(UserWarning, match="Expected query, key and value to all be of dtype"),
-        pytest.raises(RuntimeError, match="No available kernel. Aborting execution."),
+        pytest.raises(RuntimeError, match="No available kernel"),
     ):
         scaled_dot_product_attention(*three(torch.float32, device="cuda"))
 
@@ -218,7 +226,7 @@ ENDS = torch.tensor([0, 3, 10, 15], dtype=torch.int32)
 
 def one_by_one(query, key, value, causal):
     parts = []
-    for begin, end in zip(ENDS[:-1], ENDS[1:], strict=True):
+    for begin, end in pairwise(ENDS.tolist()):
         part = [t[begin:end].transpose(0, 1) for t in (query, key, value)]
         parts.append(scaled_dot_product_attention(*part, is_causal=causal).transpose(0, 1))
     return torch.cat(parts)

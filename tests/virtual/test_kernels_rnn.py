@@ -1,4 +1,4 @@
-"""Recurrent networks on a virtual GPU give the CPU's numbers: whole networks, cells, packed input."""
+"""Recurrent networks on a virtual GPU give the CPU's numbers: networks, cells, packed input."""
 
 import pytest
 import torch
@@ -7,8 +7,6 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from anydevice import virtual
-
-# The buffer that flatten_parameters() makes is tested below; the networks here are copies.
 
 KINDS = [nn.LSTM, nn.GRU, nn.RNN]
 ROUNDING = 1e-6

@@ -299,3 +299,18 @@ print(json.dumps([torch.cuda.memory_allocated(), after - before]))
     allocated, grown_kib = found
     assert allocated == 9 * GIB
     assert grown_kib < 100_000
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="needs Linux's /proc")
+def test_real_tensors_take_no_more_of_the_hosts_memory_than_on_the_cpu():
+    program = """
+virtual.enable()
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+torch.ones(1, device="{device}") * 2
+before = resident()
+kept = [torch.ones(5000, device="{device}") * 2 for _ in range(4000)]
+print(json.dumps(resident() - before))
+"""
+    on_cpu, on_gpu = (run(program.format(device=device)) for device in ("cpu", "cuda"))
+    assert on_gpu <= 1.05 * on_cpu

@@ -16,14 +16,12 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 NATIVE = Path(__file__).parent / "native"
-FLAGS = ("-std=c++20", "-O2", "-g0", "-fPIC", "-shared", "-fvisibility=hidden", "-w")
+FLAGS = ("-std=c++20", "-O2", "-g0", "-fno-math-errno", "-fPIC", "-fvisibility=hidden", "-w")
 COMPILERS = ("c++", "g++", "clang++")
-
-# guard.cpp has what the others stand on; c_api.cpp calls them all.
-FIRST = "guard.cpp"
-LAST = "c_api.cpp"
+UNFINISHED = "unfinished-"
 
 
 class BuildError(RuntimeError):
@@ -46,40 +44,57 @@ def cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anydevice"
 
 
-def sources() -> list[Path]:
-    """The parts in the order they are compiled in."""
-    files = sorted(NATIVE.glob("*.cpp")) + sorted((NATIVE / "kernels").glob("*.cpp"))
-    return sorted(files, key=lambda file: (file.name != FIRST, file.name == LAST))
+def units() -> dict[str, list[Path]]:
+    """The parts, in two units: torch's headers cost the most, and two compile at the same time."""
+    parts = sorted(NATIVE.glob("*.cpp"))
+    drawn = [part for part in parts if part.name.startswith("random")]
+    core = [part for part in parts if part not in drawn]
+    return {"core": core, "kernels": [*drawn, *sorted((NATIVE / "kernels").glob("*.cpp"))]}
 
 
 def _build(path: Path) -> None:
     compiler = _compiler()
-    unit, log = path.with_name("unit.cpp"), path.with_name("build.log")
-    unit.write_text("".join(f'#include "{file}"\n' for file in sources()), "utf-8")
-    unfinished = path.with_name(f"unfinished-{os.getpid()}.so")
-    torch = _torch()
-    command = [
-        *compiler,
-        *FLAGS,
-        *(f"-I{torch / folder}" for folder in ("include", "include/torch/csrc/api/include")),
-        f"-I{NATIVE}",
-        str(unit),
-        *("-o", str(unfinished)),
-        *(f"-L{torch / 'lib'}", "-ltorch_cpu", "-lc10"),
-    ]
     print("anydevice: building the virtual GPU, once for this torch …", file=sys.stderr, flush=True)
     begin = time.monotonic()
-    with log.open("w", encoding="utf-8") as output:
-        done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False)
-    if done.returncode != 0:
-        unfinished.unlink(missing_ok=True)
-        raise BuildError(
-            f"{compiler[0]} could not compile the virtual GPU for torch {_torch_version()}; "
-            f"its messages are in {log}."
-        )
-    os.replace(unfinished, path)
+    for interrupted in path.parent.glob(f"{UNFINISHED}*"):
+        shutil.rmtree(interrupted)
+    with TemporaryDirectory(dir=path.parent, prefix=UNFINISHED) as folder:
+        unfinished = Path(folder) / path.name
+        log = path.with_name("build.log")
+        with log.open("w", encoding="utf-8") as output:
+            compiling = [
+                subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+                for command in _compile_commands(compiler, Path(folder))
+            ]
+            codes = [process.wait() for process in compiling]
+            failed = any(codes) or subprocess.call(
+                _link_command(compiler, Path(folder), unfinished),
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        if failed:
+            raise BuildError(
+                f"{compiler[0]} could not compile the virtual GPU for torch {_torch_version()}; "
+                f"its messages are in {log}."
+            )
+        os.replace(unfinished, path)
     took = time.monotonic() - begin
     print(f"anydevice: built in {took:.0f} s, kept in {path.parent}", file=sys.stderr, flush=True)
+
+
+def _compile_commands(compiler: list[str], folder: Path) -> Iterator[list[str]]:
+    headers = _torch() / "include"
+    include = [f"-I{NATIVE}", f"-I{headers}", f"-I{headers / 'torch/csrc/api/include'}"]
+    for name, parts in units().items():
+        unit = folder / f"{name}.cpp"
+        unit.write_text("".join(f'#include "{part}"\n' for part in parts), "utf-8")
+        yield [*compiler, *FLAGS, *include, "-c", str(unit), "-o", str(unit.with_suffix(".o"))]
+
+
+def _link_command(compiler: list[str], folder: Path, library: Path) -> list[str]:
+    objects = [str(folder / f"{name}.o") for name in units()]
+    torch = ["-L" + str(_torch() / "lib"), "-ltorch_cpu", "-lc10"]
+    return [*compiler, "-shared", *objects, *torch, "-o", str(library)]
 
 
 def _compiler() -> list[str]:
@@ -97,7 +112,7 @@ def _compiler() -> list[str]:
 def _key() -> str:
     """Names torch's version and everything else that the library is made from."""
     made_from = hashlib.sha256(" ".join((*FLAGS, os.environ.get("CXX", ""))).encode())
-    for file in (*sources(), *sorted(NATIVE.rglob("*.h"))):
+    for file in sorted((*NATIVE.rglob("*.cpp"), *NATIVE.rglob("*.h"))):
         made_from.update(file.name.encode() + file.read_bytes())
     return f"torch-{_torch_version()}-{made_from.hexdigest()[:16]}"
 

@@ -35,9 +35,20 @@ def library() -> ctypes.CDLL:
         getattr(loaded, name).restype = ctypes.c_char_p
     loaded.anydevice_current_stream.restype = ctypes.c_int64
     loaded.anydevice_set_current_stream.argtypes = (ctypes.c_int, ctypes.c_int64)
+    loaded.anydevice_memory_set_capacity.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
     loaded.anydevice_memory_set_fraction.argtypes = (ctypes.c_int, ctypes.c_double)
     loaded.anydevice_memory_fraction.restype = ctypes.c_double
     return loaded
+
+
+def start_afresh(gpus: int, memory: int) -> None:
+    """The allocators of GPUs that take the place of others: of this size, with nothing counted."""
+    native = library()
+    native.anydevice_memory_empty_cache()
+    for device in range(gpus):
+        native.anydevice_memory_set_capacity(device, memory, 0)
+        native.anydevice_memory_reset_peak(device)
+        native.anydevice_memory_reset_accumulated(device)
 
 
 def check(error: bytes | None) -> None:

@@ -25,7 +25,8 @@ def enable(gpus: int = 1, gpu: str = "h100", *, hollow: bool = False) -> None:
     """Makes this process see `gpus` GPUs of the kind `gpu` at `cuda`.
 
     Hollow ones have shapes and sizes, so that memory and work can be counted, but no values:
-    what is read from them (`.item()`, `.cpu()`, printing) is zero.
+    what is read from them (`.item()`, `.cpu()`) is zero, and an op whose result's size depends on
+    values (`nonzero`, a mask as an index) raises NotImplementedError.
     """
     global _machine
     wanted = Machine(gpus, card(gpu), hollow)
@@ -51,7 +52,8 @@ def enable(gpus: int = 1, gpu: str = "h100", *, hollow: bool = False) -> None:
     specification = (core.Gpu * gpus)(*[each] * gpus)
     listed = ops.op_list().encode()
     core.check(core.library().anydevice_enable(gpus, int(hollow), specification, listed))
-    surface.show(gpus, wanted.gpu)
+    core.start_afresh(gpus, wanted.gpu.memory)
+    surface.show(gpus, wanted.gpu, without_values=hollow)
     _machine = wanted
 
 

@@ -159,6 +159,9 @@ at::Tensor Aliases::make(const at::Tensor& original) {
 
 at::Tensor Aliases::of(const at::Tensor& tensor) {
   if (!has_alias(tensor)) {
+    if (tensor.defined() && !tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+      guests_.push_back(tensor);
+    }
     return tensor;
   }
   constexpr size_t worth_searching = 8;  // beyond are foreach lists, which hold no tensor twice
@@ -217,7 +220,7 @@ void Aliases::to_device(at::Tensor& result, DeviceIndex device) {
       return;
     }
   }
-  if (!on_host(result)) {
+  if (!on_host(result) || (!guests_.empty() && is_guest(result))) {
     return;
   }
   auto& impl = *result.unsafeGetTensorImpl();
@@ -229,6 +232,18 @@ void Aliases::to_device(at::Tensor& result, DeviceIndex device) {
   if (has_members(result)) {
     change_members(result, [&](at::Tensor& member) { to_device(member, device); });
   }
+}
+
+bool Aliases::is_guest(const at::Tensor& result) const {
+  return std::any_of(guests_.begin(), guests_.end(), [&](const at::Tensor& guest) {
+    return guest.is_same(result) ||
+        (guest.has_storage() && result.has_storage() && guest.is_alias_of(result));
+  });
+}
+
+DeviceIndex Aliases::device_of(size_t i, DeviceIndex otherwise) const {
+  return i < pairs_.size() && pairs_[i].original.is_cuda() ? pairs_[i].original.device().index()
+                                                           : otherwise;
 }
 
 void Aliases::carry_back() {

@@ -19,6 +19,9 @@ class Aliases {
   // storage, or a fresh tensor whose bytes become the device's.
   void to_device(at::Tensor& result, DeviceIndex device);
 
+  // Where the i-th tensor of the call is: foreach ops answer for each of their tensors where it is.
+  DeviceIndex device_of(size_t i, DeviceIndex otherwise) const;
+
   // Sizes, strides and storage that the kernel gave to an alias become its original's.
   void carry_back();
 
@@ -36,7 +39,10 @@ class Aliases {
   const at::Tensor* original_sharing(const c10::StorageImpl* storage) const;
   const Pair* pair_of(const c10::TensorImpl* alias) const;
 
+  bool is_guest(const at::Tensor& result) const;
+
   c10::SmallVector<Pair, 6> pairs_;
+  std::vector<at::Tensor> guests_;  // host tensors among the arguments: they stay on the host
 };
 
 }  // namespace anydevice

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "caching_allocator.h"
+#include "slab.h"
 
 namespace anydevice::memory {
 
@@ -17,15 +18,20 @@ struct Block {
   Pool* pool = nullptr;
   Block* prev = nullptr;  // neighbours in the same segment
   Block* next = nullptr;
+  Block* active_prev = nullptr;  // in the list of those handed out
+  Block* active_next = nullptr;
   ExpandableSegment* segment = nullptr;  // only in expandable segments
   int64_t born = 0;                      // the pool's search count when it became free
-  std::set<int64_t> other_streams;
+  std::vector<int64_t> other_streams;    // that used it; a stream may stand there twice
   bool allocated = false;
   bool mapped = true;
   bool awaiting = false;
 
   bool is_split() const { return prev || next; }
   bool is_free() const { return !allocated && !awaiting && other_streams.empty(); }
+
+  static void* operator new(size_t) { return Slab<Block>::take(); }
+  static void operator delete(void* block) { Slab<Block>::give(block); }
 };
 
 struct BySize {
@@ -60,8 +66,8 @@ inline void link(Block* before, Block* block, Block* after) {
 struct Pool {
   explicit Pool(bool small) : small(small) {}
   const bool small;
-  std::set<Block*, BySize> free;
-  std::set<Block*, ByAddress> unmapped;
+  std::set<Block*, BySize, SlabAllocator<Block*>> free;
+  std::set<Block*, ByAddress, SlabAllocator<Block*>> unmapped;
   int64_t searches = 0;
 
   void insert(Block* block) {

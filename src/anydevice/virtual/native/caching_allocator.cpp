@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 namespace anydevice::memory {
 
@@ -64,8 +65,8 @@ CachingAllocator::~CachingAllocator() {
       delete block;
     }
   }
-  for (Block* block : active_) {
-    delete block;
+  while (active_) {
+    delete std::exchange(active_, active_->active_next);
   }
 }
 
@@ -267,7 +268,7 @@ Block* CachingAllocator::hand_out(Request& request) {
 
   block->allocated = true;
   block->requested = request.requested;
-  active_.insert(block);
+  list_active(block);
   count(&Statistics::allocation, pool, 1);
   count(&Statistics::allocated_bytes, pool, static_cast<int64_t>(block->size));
   count(&Statistics::active, pool, 1);
@@ -275,6 +276,22 @@ Block* CachingAllocator::hand_out(Request& request) {
   count(&Statistics::requested_bytes, pool, static_cast<int64_t>(block->requested));
   count_oversize(stats_.oversize_allocations, block->size, 1);
   return block;
+}
+
+void CachingAllocator::list_active(Block* block) {
+  block->active_next = active_;
+  if (active_) {
+    active_->active_prev = block;
+  }
+  active_ = block;
+}
+
+void CachingAllocator::unlist_active(Block* block) {
+  (block->active_prev ? block->active_prev->active_next : active_) = block->active_next;
+  if (block->active_next) {
+    block->active_next->active_prev = block->active_prev;
+  }
+  block->active_prev = block->active_next = nullptr;
 }
 
 // ---- taking back
@@ -296,7 +313,7 @@ void CachingAllocator::free(Block* block) {
 void CachingAllocator::record_stream(Block* block, int64_t stream) {
   std::lock_guard lock(mutex_);
   if (stream != block->stream) {
-    block->other_streams.insert(stream);
+    block->other_streams.push_back(stream);
   }
 }
 
@@ -321,7 +338,7 @@ void CachingAllocator::give_back_block(Block* block) {
     splits -= merged > 0;
     split_bytes -= static_cast<int64_t>(merged);
   }
-  active_.erase(block);
+  unlist_active(block);
   pool.insert(block);
   if (block->is_split()) {
     splits += 1;

@@ -10,7 +10,6 @@
 #include <mutex>
 #include <optional>
 #include <set>
-#include <unordered_set>
 #include <vector>
 
 namespace anydevice::memory {
@@ -133,6 +132,8 @@ class CachingAllocator {
   Block* hand_out(Request& request);
   bool should_split(const Block& block, size_t size) const;
   void give_back_block(Block* block);
+  void list_active(Block* block);
+  void unlist_active(Block* block);
   size_t merge(Block* into, Block* neighbour);
   void finish_awaiting();
 
@@ -152,7 +153,7 @@ class CachingAllocator {
   Driver driver_;
   Statistics stats_;
   std::unique_ptr<Pool> small_, large_;
-  std::unordered_set<Block*> active_;  // handed out, or waiting for a stream
+  Block* active_ = nullptr;  // a list of those handed out, or waiting for a stream
   std::vector<Block*> awaiting_;       // freed, but used on another stream
   std::vector<std::unique_ptr<ExpandableSegment>> expandable_;
   size_t reserved_ = 0;

@@ -113,11 +113,19 @@ void to_device(const Signature& signature, DeviceIndex device, Stack& stack, Ali
       auto list = value.toTensorList();
       for (const auto i : c10::irange(list.size())) {
         at::Tensor tensor = list.extract(i);
-        aliases.to_device(tensor, device);
+        const bool each = signature.check == DeviceCheck::foreach;
+        aliases.to_device(tensor, each ? aliases.device_of(i, device) : device);
         list.set(i, std::move(tensor));
       }
     }
   }
+}
+
+void refuse_hollow(const Signature& signature) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !machine.hollow, "a hollow GPU has shapes but no values, and ", signature.op,
+      " needs them: expected an op whose result has a size that can be told beforehand; run this on a "
+      "virtual GPU that is not hollow.");
 }
 
 // Composite kernels below us call ops on aliases: no autograd for them, and not the CPU's autocast.
@@ -139,19 +147,13 @@ class CommonKernel final : public c10::OperatorKernel {
     if (C10_UNLIKELY(devices.mixed)) {
       signature.check_devices(arguments);
     }
-    if (C10_UNLIKELY(signature.synchronises != Synchronises::never)) {
-      signature.report_synchronisation(arguments, devices.first.value_or(-1));
+    if (C10_UNLIKELY(signature.synchronises != Synchronises::never) && signature.waits(arguments)) {
+      refuse_hollow(signature);
+      report({Event::synchronise, signature.op.c_str(), 0, devices.first.value_or(-1)});
     }
     Aliases aliases;
     const auto device = to_host(signature, devices, arguments, aliases);
-    {
-      const c10::impl::ExcludeDispatchKeyGuard below(keys_above);
-      if (target_.isValid()) {
-        target_.callBoxed(op, keys, stack);
-      } else {
-        op.redispatchBoxed(keys_, stack);
-      }
-    }
+    compute(op, keys, stack);
     if (signature.writes) {
       aliases.carry_back();
     }
@@ -161,6 +163,20 @@ class CommonKernel final : public c10::OperatorKernel {
   }
 
  private:
+  void compute(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+    const c10::impl::ExcludeDispatchKeyGuard below(keys_above);
+    try {
+      if (target_.isValid()) {
+        target_.callBoxed(op, keys, stack);
+      } else {
+        op.redispatchBoxed(keys_, stack);
+      }
+    } catch (const c10::NotImplementedError&) {
+      refuse_hollow(signature_of(op));
+      throw;
+    }
+  }
+
   // A kernel written by hand learns its op when it is first called.
   const Signature& signature_of(const c10::OperatorHandle& op) {
     std::call_once(known_, [&] {

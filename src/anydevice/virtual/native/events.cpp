@@ -22,21 +22,15 @@ Synchronises synchronises(const std::string& op) {
                                  : Synchronises::never;
 }
 
-void Signature::report_synchronisation(const c10::IValue* arguments, int device) const {
-  if (listener.load(std::memory_order_relaxed) == nullptr) {
-    return;
+bool Signature::waits(const c10::IValue* arguments) const {
+  if (synchronises != Synchronises::with_mask) {
+    return synchronises == Synchronises::always;
   }
-  const auto is_mask = [](const c10::IValue& index) {
+  const auto indices = arguments[1].toListRef();
+  return std::any_of(indices.begin(), indices.end(), [](const c10::IValue& index) {
     return index.isTensor() && index.toTensor().defined() &&
         (index.toTensor().scalar_type() == at::kBool || index.toTensor().scalar_type() == at::kByte);
-  };
-  if (synchronises == Synchronises::with_mask) {
-    const auto indices = arguments[1].toListRef();
-    if (std::none_of(indices.begin(), indices.end(), is_mask)) {
-      return;
-    }
-  }
-  report({Event::synchronise, op.c_str(), 0, device});
+  });
 }
 
 }  // namespace anydevice

@@ -1,5 +1,5 @@
-// The loop of PyTorch's CUDA distribution kernels, run on the host: a grid of threads strides over the
-// elements, each thread making 2 or 4 values of the four words of a draw.
+// The loop of PyTorch's CUDA distribution kernels, run on the host: a grid of threads strides over
+// the elements, each thread making 2 or 4 values of the four words of a draw.
 #pragma once
 
 #include "random.h"
@@ -57,7 +57,9 @@ inline void to_normal(const Words& words, int, int threads, Values<double>& valu
   }
 }
 
-inline void to_integer(const Words& words, int, int, Values<uint32_t>& values) { values.of = words; }
+inline void to_integer(const Words& words, int, int, Values<uint32_t>& values) {
+  values.of = words;
+}
 
 inline void to_integer(const Words& words, int lanes, int threads, Values<uint64_t>& values) {
   for (int lane = 0; lane < lanes; ++lane) {
@@ -74,9 +76,8 @@ using Store = c10::function_ref<void(int64_t first, int count, const value_t* va
 
 // The grid-stride loop: thread t gives its lanes to elements t, t + threads, t + 2 threads, …
 template <typename value_t>
-void grid_stride(
-    Philox start, const Launch& grid, int64_t numel, Convert<value_t>* convert,
-    Store<value_t> store) {
+void grid_stride(Philox start, const Launch& grid, int64_t numel, Convert<value_t>* convert,
+                 Store<value_t> store) {
   constexpr int unroll = Values<value_t>::unroll;
   const int64_t blocks = grid.threads / block_threads;
   at::parallel_for(0, grid.rounds * blocks, 32, [&](int64_t begin, int64_t end) {
@@ -89,8 +90,8 @@ void grid_stride(
         continue;
       }
       const int threads = static_cast<int>(std::min<int64_t>(block_threads, numel - first));
-      const int lanes = static_cast<int>(
-          std::min<int64_t>(unroll, (numel - first - 1) / grid.threads + 1));
+      const int lanes =
+          static_cast<int>(std::min<int64_t>(unroll, (numel - first - 1) / grid.threads + 1));
       philox_block(start.seed, start.offset / 4 + round, thread, threads, words);
       convert(words, lanes, threads, values);
       for (int lane = 0; lane < lanes; ++lane) {

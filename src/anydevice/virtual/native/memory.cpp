@@ -1,6 +1,7 @@
 // The allocator at the CUDA key, in two layers: caching_allocator.h says what the card would do and
 // whether it has the memory; the bytes themselves are plain host memory (none when hollow).
 #include "memory.h"
+#include "slab.h"
 
 #include <c10/core/AllocatorConfig.h>
 #include <c10/core/CPUAllocator.h>
@@ -50,8 +51,8 @@ void reconfigure() {
   }
 }
 
-// PyTorch's own parser reads PYTORCH_ALLOC_CONF, at any time. It has to know the names that only the
-// CUDA build registers, and to tell the models when something changes.
+// PyTorch's own parser reads PYTORCH_ALLOC_CONF, at any time. It has to know the names that only
+// the CUDA build registers, and to tell the models when something changes.
 void listen_to_settings() {
   auto& keys = Config::getMutableKeys();
   keys.insert({"backend", "release_lock_on_cudamalloc", "pinned_use_cuda_host_register",
@@ -104,10 +105,9 @@ std::string format_size(size_t size) {
       ". GPU ", static_cast<int>(device), " has a total capacity of ", format_size(what.total),
       " of which ", format_size(what.free),
       " is free. Including non-PyTorch memory, this process has ",
-      format_size(what.total - what.free), " memory in use. ", allowed,
-      "Of the allocated memory ", format_size(what.allocated), " is allocated by PyTorch, and ",
-      format_size(what.reserved - what.allocated),
-      " is reserved by PyTorch but unallocated.",
+      format_size(what.total - what.free), " memory in use. ", allowed, "Of the allocated memory ",
+      format_size(what.allocated), " is allocated by PyTorch, and ",
+      format_size(what.reserved - what.allocated), " is reserved by PyTorch but unallocated.",
       " If reserved but unallocated memory is large try setting",
       " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
       "  See documentation for Memory Management  (https://docs.pytorch.org/docs/stable/notes/"
@@ -118,8 +118,7 @@ void tell_profiler(void* data, int64_t bytes, DeviceIndex device) {
   if (C10_UNLIKELY(c10::memoryProfilingEnabled())) {
     const auto stats = of(device).statistics();
     c10::reportMemoryUsageToProfiler(data, bytes, stats.allocated_bytes[0].current,
-                                     stats.reserved_bytes[0].current,
-                                     Device(c10::kCUDA, device));
+                                     stats.reserved_bytes[0].current, Device(c10::kCUDA, device));
   }
 }
 
@@ -130,7 +129,7 @@ OwnedBlock take(size_t size, DeviceIndex device) {
   constexpr size_t one_exabyte = size_t{1} << 60;
   TORCH_CHECK_WITH(OutOfMemoryError, size < one_exabyte,
                    "CUDA out of memory. Tried to allocate more than 1EB memory.");
-  OwnedBlock block(new anydevice::Block, &release_block);
+  OwnedBlock block(new (Slab<anydevice::Block>::take()) anydevice::Block, &release_block);
   block->size = size;
   block->device = device;
   if (size == 0) {
@@ -149,8 +148,9 @@ c10::DataPtr hand_out(OwnedBlock block, c10::DataPtr bytes) {
   void* data = bytes.get();
   const Device device(c10::kCUDA, block->device);
   if (block->counted) {
-    tell_profiler(data, static_cast<int64_t>(CachingAllocator::size(
-                            static_cast<Block*>(block->counted))), block->device);
+    tell_profiler(data,
+                  static_cast<int64_t>(CachingAllocator::size(static_cast<Block*>(block->counted))),
+                  block->device);
   }
   block->bytes = std::move(bytes);
   return {data, block.release(), &release_block, device};
@@ -174,15 +174,15 @@ void release_block(void* context) {
   auto* block = static_cast<Block*>(context);
   memory::give_back(*block);
   release_alias(*block);
-  delete block;
+  block->~Block();
+  Slab<Block>::give(block);
 }
 
 c10::DataPtr allocate(size_t size, DeviceIndex device) {
   check_usable();
   auto block = memory::take(size, device);
-  return memory::hand_out(
-      std::move(block),
-      machine.hollow ? c10::DataPtr() : c10::GetCPUAllocator()->allocate(size));
+  return memory::hand_out(std::move(block),
+                          machine.hollow ? c10::DataPtr() : c10::GetCPUAllocator()->allocate(size));
 }
 
 c10::DataPtr adopt(c10::DataPtr bytes, size_t size, DeviceIndex device) {
@@ -203,7 +203,9 @@ c10::CachingAllocator::StatArray as_torch(const memory::Stats3& ours) {
 }
 
 struct Allocator final : c10::DeviceAllocator {
-  c10::DataPtr allocate(size_t size) override { return anydevice::allocate(size, current_device()); }
+  c10::DataPtr allocate(size_t size) override {
+    return anydevice::allocate(size, current_device());
+  }
 
   void copy_data(void* to, const void* from, size_t size) const override {
     if (!machine.hollow) {
@@ -255,7 +257,9 @@ struct Allocator final : c10::DeviceAllocator {
     return stats;
   }
 
-  void resetAccumulatedStats(DeviceIndex device) override { memory::of(device).reset_accumulated(); }
+  void resetAccumulatedStats(DeviceIndex device) override {
+    memory::of(device).reset_accumulated();
+  }
   void resetPeakStats(DeviceIndex device) override { memory::of(device).reset_peak(); }
 
   std::pair<size_t, size_t> getMemoryInfo(DeviceIndex device) override {

@@ -1,5 +1,5 @@
-// What torch.cuda.memory's Python side needs of the allocator, as plain C functions. `device` must be a
-// device that there is.
+// What torch.cuda.memory's Python side needs of the allocator, as plain C functions. `device` must
+// be a device that there is.
 #include "memory.h"
 
 #include <sstream>
@@ -11,16 +11,17 @@ namespace anydevice::memory {
 // "allocated_bytes.all.current"; a dot is a level of torch._C._cuda_memoryStats's dictionary.
 ANYDEVICE_API const char* anydevice_memory_stat_names() {
   static const std::string names = [] {
-    std::string text = "num_alloc_retries\nnum_ooms\nmax_split_size\nnum_sync_all_streams\n"
-                       "num_device_alloc\nnum_device_free\nnum_oom_rejections";
+    std::string text =
+        "num_alloc_retries\nnum_ooms\nmax_split_size\nnum_sync_all_streams\n"
+        "num_device_alloc\nnum_device_free\nnum_oom_rejections";
     const auto four = [&](const std::string& stat) {
       for (const char* figure : {"current", "peak", "allocated", "freed"}) {
         text += "\n" + stat + "." + figure;
       }
     };
-    for (const char* stat : {"allocation", "segment", "active", "inactive_split",
-                             "allocated_bytes", "reserved_bytes", "active_bytes",
-                             "inactive_split_bytes", "requested_bytes"}) {
+    for (const char* stat :
+         {"allocation", "segment", "active", "inactive_split", "allocated_bytes", "reserved_bytes",
+          "active_bytes", "inactive_split_bytes", "requested_bytes"}) {
       for (const char* pool : {"all", "small_pool", "large_pool"}) {
         four(std::string(stat) + "." + pool);
       }
@@ -34,9 +35,9 @@ ANYDEVICE_API const char* anydevice_memory_stat_names() {
 
 ANYDEVICE_API void anydevice_memory_stats(int device, int64_t* out) {
   auto stats = of(static_cast<DeviceIndex>(device)).statistics();
-  for (int64_t figure : {stats.num_alloc_retries, stats.num_ooms, stats.max_split_size,
-                         stats.num_sync_all_streams, stats.num_device_alloc,
-                         stats.num_device_free, int64_t{0}}) {
+  for (int64_t figure :
+       {stats.num_alloc_retries, stats.num_ooms, stats.max_split_size, stats.num_sync_all_streams,
+        stats.num_device_alloc, stats.num_device_free, int64_t{0}}) {
     *out++ = figure;
   }
   const auto four = [&](const Stat& stat) {
@@ -63,9 +64,9 @@ ANYDEVICE_API const char* anydevice_memory_snapshot(int device) {
   for (const auto& segment : segments) {
     json << between_segments << "{\"device\": " << device << ", \"address\": " << segment.address
          << ", \"total_size\": " << segment.total << ", \"allocated_size\": " << segment.allocated
-         << ", \"active_size\": " << segment.active
-         << ", \"requested_size\": " << segment.requested << ", \"stream\": " << segment.stream
-         << ", \"segment_type\": \"" << (segment.large ? "large" : "small")
+         << ", \"active_size\": " << segment.active << ", \"requested_size\": " << segment.requested
+         << ", \"stream\": " << segment.stream << ", \"segment_type\": \""
+         << (segment.large ? "large" : "small")
          << "\", \"segment_pool_id\": [0, 0], \"is_expandable\": "
          << (segment.expandable ? "true" : "false") << ", \"frames\": [], \"blocks\": ";
     const char* between_blocks = "[";
@@ -97,8 +98,7 @@ ANYDEVICE_API void anydevice_memory_reset_accumulated(int device) {
 }
 
 ANYDEVICE_API void anydevice_memory_info(int device, int64_t* free, int64_t* total) {
-  const auto [free_bytes, total_bytes] =
-      of(static_cast<DeviceIndex>(device)).free_and_total();
+  const auto [free_bytes, total_bytes] = of(static_cast<DeviceIndex>(device)).free_and_total();
   *free = static_cast<int64_t>(free_bytes);
   *total = static_cast<int64_t>(total_bytes);
 }

@@ -72,7 +72,7 @@ std::vector<SegmentInfo> CachingAllocator::snapshot() const {
       collect(block);
     }
   }
-  for (const Block* block : active_) {
+  for (const Block* block = active_; block; block = block->active_next) {
     collect(block);
   }
   std::sort(heads.begin(), heads.end(),

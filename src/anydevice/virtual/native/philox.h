@@ -1,5 +1,5 @@
-// Philox4_32-10 as cuRAND's device functions and PyTorch's CUDA kernels use it: a seed, a thread (the
-// "subsequence") and an offset give four words. No torch is needed.
+// Philox4_32-10 as cuRAND's device functions and PyTorch's CUDA kernels use it: a seed, a thread
+// (the "subsequence") and an offset give four words. No torch is needed.
 #pragma once
 
 #include <algorithm>
@@ -25,16 +25,15 @@ using Words = std::array<std::array<uint32_t, block_threads>, 4>;
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 // Without contraction, so that every processor gives the same bits.
-#define ANYDEVICE_VECTORISED                                      \
-  __attribute__((target_clones("avx512f", "avx2", "default"), \
-                 optimize("O3", "fp-contract=off")))
+#define ANYDEVICE_VECTORISED \
+  __attribute__((target_clones("avx512f", "avx2", "default"), optimize("O3", "fp-contract=off")))
 #else
 #define ANYDEVICE_VECTORISED
 #endif
 
 // `counter` is offset / 4 plus the number of the call; threads first_thread … + threads - 1.
-ANYDEVICE_VECTORISED static void philox_block(
-    uint64_t seed, uint64_t counter, uint64_t first_thread, int threads, Words& words) {
+ANYDEVICE_VECTORISED static void philox_block(uint64_t seed, uint64_t counter,
+                                              uint64_t first_thread, int threads, Words& words) {
   constexpr uint32_t multiplier_0 = 0xD2511F53, multiplier_1 = 0xCD9E8D57;
   constexpr uint32_t weyl_0 = 0x9E3779B9, weyl_1 = 0xBB67AE85;
   for (int t = 0; t < threads; ++t) {
@@ -68,9 +67,9 @@ inline double uniform(uint32_t x, uint32_t y) {  // (0, 1]
   return static_cast<double>(bits) * 0x1p-53 + 0x1p-54;
 }
 
-// Box–Muller. The card takes its sine and cosine from a table with about 21 good bits, which cannot be
-// had here: normals agree to that. The polynomials are Cephes'; as loops without calls and branches
-// they vectorise, if the compiler need not mind errno and floating-point traps.
+// Box–Muller. The card takes its sine and cosine from a table with about 21 good bits, which cannot
+// be had here: normals agree to that. The polynomials are Cephes'; as loops without calls and
+// branches they vectorise, if the compiler need not mind errno and floating-point traps.
 
 inline float log_of(float u) {
   const auto bits = std::bit_cast<uint32_t>(u);
@@ -108,8 +107,8 @@ inline Normals normals(uint32_t x, uint32_t y) {
   return {(quarter & 2 ? -a : a) * radius, ((quarter + 1) & 2 ? -b : b) * radius};
 }
 
-ANYDEVICE_VECTORISED static void normals_block(
-    const uint32_t* x, const uint32_t* y, int count, float* first, float* second) {
+ANYDEVICE_VECTORISED static void normals_block(const uint32_t* x, const uint32_t* y, int count,
+                                               float* first, float* second) {
   for (int i = 0; i < count; ++i) {
     const auto pair = normals(x[i], y[i]);
     first[i] = pair.first;
@@ -180,9 +179,10 @@ struct Launch {
 
   // Each thread makes `unroll` numbers from one draw of four words.
   Launch(int64_t numel, int unroll, int multiprocessors, int threads_per_multiprocessor) {
-    const int64_t blocks = std::min<int64_t>(
-        (numel + block_threads - 1) / block_threads,
-        static_cast<int64_t>(multiprocessors) * (threads_per_multiprocessor / block_threads));
+    const int64_t at_once =
+        static_cast<int64_t>(multiprocessors) * (threads_per_multiprocessor / block_threads);
+    const int64_t blocks = std::clamp<int64_t>((numel + block_threads - 1) / block_threads, 1,
+                                               std::max<int64_t>(1, at_once));
     threads = blocks * block_threads;
     rounds = (numel - 1) / (threads * unroll) + 1;
     increment = rounds * 4;

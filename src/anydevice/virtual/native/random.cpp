@@ -14,8 +14,7 @@ namespace anydevice {
 namespace random {
 
 CudaGenerator::CudaGenerator(DeviceIndex device, c10::intrusive_ptr<State> state)
-    : c10::GeneratorImpl(
-          Device(c10::kCUDA, device), c10::DispatchKeySet(c10::DispatchKey::CUDA)),
+    : c10::GeneratorImpl(Device(c10::kCUDA, device), c10::DispatchKeySet(c10::DispatchKey::CUDA)),
       state_(std::move(state)) {}
 
 Philox CudaGenerator::advance(uint64_t increment) {
@@ -45,8 +44,8 @@ uint64_t CudaGenerator::seed() {
 }
 
 c10::intrusive_ptr<c10::TensorImpl> CudaGenerator::get_state() const {
-  auto tensor = at::detail::empty_cpu(
-      {2 * sizeof(uint64_t)}, at::kByte, std::nullopt, std::nullopt, std::nullopt, std::nullopt);
+  auto tensor = at::detail::empty_cpu({2 * sizeof(uint64_t)}, at::kByte, std::nullopt, std::nullopt,
+                                      std::nullopt, std::nullopt);
   auto* bytes = tensor.mutable_data_ptr<uint8_t>();
   std::memcpy(bytes, &state_->seed, sizeof(uint64_t));
   std::memcpy(bytes + sizeof(uint64_t), &state_->offset, sizeof(uint64_t));
@@ -56,8 +55,7 @@ c10::intrusive_ptr<c10::TensorImpl> CudaGenerator::get_state() const {
 void CudaGenerator::set_state(const c10::TensorImpl& tensor) {
   at::detail::check_rng_state(tensor);
   const auto size = static_cast<size_t>(tensor.numel());
-  TORCH_CHECK(
-      size == sizeof(uint64_t) || size == 2 * sizeof(uint64_t), "RNG state is wrong size");
+  TORCH_CHECK(size == sizeof(uint64_t) || size == 2 * sizeof(uint64_t), "RNG state is wrong size");
   const auto* bytes = tensor.data_dtype_initialized<uint8_t>();
   uint64_t seed = 0, offset = 0;
   std::memcpy(&seed, bytes, sizeof(seed));
@@ -86,8 +84,7 @@ CudaGenerator* CudaGenerator::clone_impl() const {
 }
 
 Philox draw(const MaybeGenerator& generator, DeviceIndex device, int64_t increment) {
-  auto* ours =
-      at::get_generator_or_default<CudaGenerator>(generator, default_generator(device));
+  auto* ours = at::get_generator_or_default<CudaGenerator>(generator, default_generator(device));
   const std::lock_guard<std::mutex> lock(ours->mutex_);
   return ours->advance(static_cast<uint64_t>(increment));
 }

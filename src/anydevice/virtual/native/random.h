@@ -1,14 +1,15 @@
 // The generator of a virtual GPU, and the one way to draw from it.
 //
-// What agrees with a card of the same seed, offset, number of multiprocessors and threads for each:
-// - bit for bit: rand and uniform_ (all dtypes), randint and random_, bernoulli (one probability or a
-//   tensor of them), dropout, rrelu, randperm; of multinomial with replacement the words drawn;
-// - but for the last digits, since the card's fast sine, logarithm and exponential cannot be had:
-//   randn and normal_ (about 1e-6 absolute), log_normal_, exponential_, cauchy_; geometric_, gamma,
-//   Dirichlet, binomial, Poisson and multinomial where such a digit decides;
-// - not at all, but from a stream of the generator's own (same seed, same numbers): Poisson with rates
-//   from 64 to 4000, and every op that draws in a kernel not written out here (cpu_stream).
-// The offset after each op is the card's in every case but the last.
+// What agrees with a card of the same number of multiprocessors and threads for each, by PyTorch's
+// sources:
+// - bit for bit: rand and uniform_ (all dtypes), randint and random_, bernoulli (of one probability
+//   or of a tensor), dropout, rrelu, randperm; of multinomial with replacement the words drawn;
+// - but for the last digits, as the card's fast sine, logarithm and exponential cannot be had:
+//   randn and normal_ (some 1e-6), log_normal_, exponential_, cauchy_; and where such a digit
+//   decides, geometric_, gamma, Dirichlet, binomial, Poisson and multinomial;
+// - not at all, but repeatable from the seed: Poisson with rates from 64 to 4000, and every op that
+//   draws in a kernel not written out here (cpu_stream).
+// The generator's offset afterwards is the card's in every case but the last.
 #pragma once
 
 #include "anydevice.h"
@@ -25,8 +26,8 @@ class CudaGenerator final : public c10::GeneratorImpl {
     uint64_t offset = 0;
   };
 
-  explicit CudaGenerator(
-      DeviceIndex device, c10::intrusive_ptr<State> state = c10::make_intrusive<State>());
+  explicit CudaGenerator(DeviceIndex device,
+                         c10::intrusive_ptr<State> state = c10::make_intrusive<State>());
 
   static c10::DeviceType device_type() { return c10::kCUDA; }
 

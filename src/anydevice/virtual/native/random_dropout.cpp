@@ -28,9 +28,8 @@ int vector_size(const Tensor& self) {
 
 // Thread t takes elements t·size …, then those a whole grid further; 4 words serve 4 elements.
 template <typename scalar_t, typename mask_t>
-void drop_vectors(
-    const Tensor& self, Tensor& result, Tensor& mask, double keep, Philox start,
-    const Launch& grid, int size) {
+void drop_vectors(const Tensor& self, Tensor& result, Tensor& mask, double keep, Philox start,
+                  const Launch& grid, int size) {
   using math_t = real_t<scalar_t>;
   const auto chance = static_cast<math_t>(keep);
   const auto scale = static_cast<math_t>(1.0 / chance);
@@ -62,9 +61,8 @@ void drop_vectors(
 }
 
 template <typename scalar_t, typename mask_t>
-void drop_each(
-    const Tensor& self, Tensor& result, Tensor& mask, double keep, Philox start,
-    const Launch& grid) {
+void drop_each(const Tensor& self, Tensor& result, Tensor& mask, double keep, Philox start,
+               const Launch& grid) {
   using math_t = real_t<scalar_t>;
   const auto chance = static_cast<math_t>(keep);
   const auto scale = static_cast<math_t>(1.0 / chance);
@@ -90,8 +88,8 @@ void drop_each(
 }
 
 template <typename mask_t>
-std::tuple<Tensor, Tensor> dropout(
-    const Tensor& self, double keep, const MaybeGenerator& generator) {
+std::tuple<Tensor, Tensor> dropout(const Tensor& self, double keep,
+                                   const MaybeGenerator& generator) {
   auto mask = at::empty_like(self, self.options().dtype(c10::CppTypeToScalarType<mask_t>::value));
   if (self.numel() == 0) {
     return {self.clone(), mask};
@@ -114,8 +112,8 @@ std::tuple<Tensor, Tensor> dropout(
   return {result, mask};
 }
 
-std::tuple<Tensor, Tensor> native_dropout_cuda(
-    const Tensor& self, double p, std::optional<bool> train) {
+std::tuple<Tensor, Tensor> native_dropout_cuda(const Tensor& self, double p,
+                                               std::optional<bool> train) {
   const auto flags = self.options().dtype(at::kBool);
   if (train.has_value() && !*train) {
     return {self.clone(), at::ones_like(self, flags)};
@@ -126,17 +124,16 @@ std::tuple<Tensor, Tensor> native_dropout_cuda(
   return dropout<bool>(self, 1.0 - p, std::nullopt);
 }
 
-std::tuple<Tensor, Tensor> fused_dropout_cuda(
-    const Tensor& self, double keep, MaybeGenerator generator) {
+std::tuple<Tensor, Tensor> fused_dropout_cuda(const Tensor& self, double keep,
+                                              MaybeGenerator generator) {
   return dropout<uint8_t>(self, keep, generator);
 }
 
 // ---- rrelu
 
 template <typename scalar_t>
-void rrelu_elements(
-    const Tensor& self, Tensor& noise, Tensor& result, double lower, double range, Philox start,
-    const Launch& grid) {
+void rrelu_elements(const Tensor& self, Tensor& noise, Tensor& result, double lower, double range,
+                    Philox start, const Launch& grid) {
   using math_t = real_t<scalar_t>;
   const auto* in = self.const_data_ptr<scalar_t>();
   auto* slope = noise.mutable_data_ptr<scalar_t>();
@@ -152,9 +149,9 @@ void rrelu_elements(
   grid_stride<math_t>(start, grid, self.numel(), &to_uniform, store);
 }
 
-Tensor& rrelu_out_cuda(
-    const Tensor& self, Tensor& noise, const at::Scalar& lower, const at::Scalar& upper,
-    bool training, MaybeGenerator generator, Tensor& output) {
+Tensor& rrelu_out_cuda(const Tensor& self, Tensor& noise, const at::Scalar& lower,
+                       const at::Scalar& upper, bool training, MaybeGenerator generator,
+                       Tensor& output) {
   at::native::resize_output(output, self.sizes());
   if (self.numel() == 0) {
     return output;
@@ -163,7 +160,8 @@ Tensor& rrelu_out_cuda(
   if (!training) {
     return at::leaky_relu_out(output, self, (low + high) / 2);
   }
-  const auto grid = launch(self.numel(), self.scalar_type() == at::kDouble ? 2 : 4, self.get_device());
+  const auto grid =
+      launch(self.numel(), self.scalar_type() == at::kDouble ? 2 : 4, self.get_device());
   const auto start = draw(generator, self.get_device(), grid.increment);
   if (machine.hollow) {
     return output;
@@ -171,8 +169,8 @@ Tensor& rrelu_out_cuda(
   auto dense_noise = noise.contiguous(), dense_output = output.contiguous();
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, self.scalar_type(), "rrelu_with_noise_out_cuda", [&] {
-        rrelu_elements<scalar_t>(
-            self.contiguous(), dense_noise, dense_output, low, high - low, start, grid);
+        rrelu_elements<scalar_t>(self.contiguous(), dense_noise, dense_output, low, high - low,
+                                 start, grid);
       });
   if (!output.is_contiguous()) {
     output.copy_(dense_output);
@@ -180,16 +178,14 @@ Tensor& rrelu_out_cuda(
   return output;
 }
 
-Tensor rrelu_cuda(
-    const Tensor& self, Tensor& noise, const at::Scalar& lower, const at::Scalar& upper,
-    bool training, MaybeGenerator generator) {
+Tensor rrelu_cuda(const Tensor& self, Tensor& noise, const at::Scalar& lower,
+                  const at::Scalar& upper, bool training, MaybeGenerator generator) {
   auto output = at::empty_like(self, at::MemoryFormat::Contiguous);
   return rrelu_out_cuda(self, noise, lower, upper, training, std::move(generator), output);
 }
 
-Tensor& rrelu_cuda_(
-    Tensor& self, Tensor& noise, const at::Scalar& lower, const at::Scalar& upper, bool training,
-    MaybeGenerator generator) {
+Tensor& rrelu_cuda_(Tensor& self, Tensor& noise, const at::Scalar& lower, const at::Scalar& upper,
+                    bool training, MaybeGenerator generator) {
   return rrelu_out_cuda(self, noise, lower, upper, training, std::move(generator), self);
 }
 

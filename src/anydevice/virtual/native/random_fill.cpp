@@ -1,5 +1,6 @@
-// Distributions that fill a tensor, one draw for each element: uniform, normal, integers, Bernoulli, …
-// The kernels behind PyTorch's own functions (its dispatch stubs), which do all the checking.
+// Distributions that fill a tensor, one draw for each element: uniform, normal, integers,
+// Bernoulli, … The kernels behind PyTorch's own functions (its dispatch stubs), which do all the
+// checking.
 #include "grid_stride.h"
 
 #include <ATen/Dispatch.h>
@@ -47,9 +48,8 @@ template <typename value_t>
 using Write = c10::function_ref<void(const Place& place, const value_t* values)>;
 
 template <typename value_t>
-void fill_places(
-    at::TensorIteratorBase& iter, const MaybeGenerator& generator, Convert<value_t>* convert,
-    Write<value_t> write) {
+void fill_places(at::TensorIteratorBase& iter, const MaybeGenerator& generator,
+                 Convert<value_t>* convert, Write<value_t> write) {
   const int64_t numel = iter.numel();
   if (numel == 0) {
     return;
@@ -76,9 +76,8 @@ void fill_places(
 }
 
 template <typename scalar_t, typename value_t, typename Transform>
-void fill(
-    at::TensorIteratorBase& iter, const MaybeGenerator& generator, Convert<value_t>* convert,
-    const Transform& transform) {
+void fill(at::TensorIteratorBase& iter, const MaybeGenerator& generator, Convert<value_t>* convert,
+          const Transform& transform) {
   const auto write = [&](const Place& place, const value_t* values) {
     place.write<scalar_t>(values, transform);
   };
@@ -86,14 +85,14 @@ void fill(
 }
 
 template <typename scalar_t, typename Transform>
-void fill_uniform(
-    at::TensorIteratorBase& iter, const MaybeGenerator& generator, const Transform& transform) {
+void fill_uniform(at::TensorIteratorBase& iter, const MaybeGenerator& generator,
+                  const Transform& transform) {
   fill<scalar_t, real_t<scalar_t>>(iter, generator, &to_uniform, transform);
 }
 
 template <typename scalar_t, typename Transform>
-void fill_normal(
-    at::TensorIteratorBase& iter, const MaybeGenerator& generator, const Transform& transform) {
+void fill_normal(at::TensorIteratorBase& iter, const MaybeGenerator& generator,
+                 const Transform& transform) {
   fill<scalar_t, real_t<scalar_t>>(iter, generator, &to_normal, transform);
 }
 
@@ -110,8 +109,8 @@ inline double fast_exp(double x) { return std::exp(x); }
 inline float fast_log1p(float x) { return fast_log(1.0F + x); }
 inline double fast_log1p(double x) { return std::log1p(x); }
 
-void uniform_kernel(
-    at::TensorIteratorBase& iter, double from, double to, MaybeGenerator generator) {
+void uniform_kernel(at::TensorIteratorBase& iter, double from, double to,
+                    MaybeGenerator generator) {
   ANYDEVICE_DISPATCH_REAL(iter, "uniform_kernel_cuda", [&] {
     const auto low = static_cast<scalar_t>(from), high = static_cast<scalar_t>(to);
     using math_t = real_t<scalar_t>;
@@ -123,8 +122,7 @@ void uniform_kernel(
   });
 }
 
-void normal_kernel(
-    const at::TensorBase& self, double mean, double std, MaybeGenerator generator) {
+void normal_kernel(const at::TensorBase& self, double mean, double std, MaybeGenerator generator) {
   auto iter = at::TensorIterator::borrowing_nullary_op(self);
   ANYDEVICE_DISPATCH_REAL(iter, "normal_kernel_cuda", [&] {
     using math_t = real_t<scalar_t>;
@@ -135,8 +133,8 @@ void normal_kernel(
   });
 }
 
-void log_normal_kernel(
-    at::TensorIteratorBase& iter, double mean, double std, MaybeGenerator generator) {
+void log_normal_kernel(at::TensorIteratorBase& iter, double mean, double std,
+                       MaybeGenerator generator) {
   ANYDEVICE_DISPATCH_REAL(iter, "log_normal_cuda", [&] {
     using math_t = real_t<scalar_t>;
     const auto scale = static_cast<math_t>(std), shift = static_cast<math_t>(mean);
@@ -163,8 +161,8 @@ void exponential_kernel(at::TensorIteratorBase& iter, double lambda, MaybeGenera
   });
 }
 
-void cauchy_kernel(
-    at::TensorIteratorBase& iter, double median, double sigma, MaybeGenerator generator) {
+void cauchy_kernel(at::TensorIteratorBase& iter, double median, double sigma,
+                   MaybeGenerator generator) {
   ANYDEVICE_DISPATCH_REAL(iter, "cauchy_cuda", [&] {
     using math_t = real_t<scalar_t>;
     const auto centre = static_cast<math_t>(median), width = static_cast<math_t>(sigma);
@@ -194,9 +192,8 @@ void bernoulli_kernel(const at::TensorBase& self, double p, MaybeGenerator gener
       at::kHalf, at::kBFloat16, at::kBool, iter.dtype(), "bernoulli_scalar_cuda_", [&] {
         using math_t = real_t<scalar_t>;
         const auto chance = static_cast<math_t>(p);
-        fill_uniform<scalar_t>(iter, generator, [=](math_t u) {
-          return static_cast<scalar_t>(u < chance);
-        });
+        fill_uniform<scalar_t>(iter, generator,
+                               [=](math_t u) { return static_cast<scalar_t>(u < chance); });
       });
 }
 
@@ -204,9 +201,8 @@ void bernoulli_kernel(const at::TensorBase& self, double p, MaybeGenerator gener
 
 // `wide`: of two words, 64 bits; otherwise of one.
 template <typename scalar_t, typename Transform>
-void fill_integer(
-    at::TensorIteratorBase& iter, const MaybeGenerator& generator, bool wide,
-    const Transform& transform) {
+void fill_integer(at::TensorIteratorBase& iter, const MaybeGenerator& generator, bool wide,
+                  const Transform& transform) {
   if (wide) {
     fill<scalar_t, uint64_t>(iter, generator, &to_integer, transform);
   } else {
@@ -214,16 +210,15 @@ void fill_integer(
   }
 }
 
-void random_from_to_kernel(
-    at::TensorIteratorBase& iter, uint64_t range, int64_t base, MaybeGenerator generator) {
-  AT_DISPATCH_V2(
-      iter.dtype(), "random_from_to_kernel_cuda", AT_WRAP([&] {
-        fill_integer<scalar_t>(iter, generator, range >= 1ULL << 28, [=](auto word) {
-          return at::transformation::uniform_int_from_to<scalar_t>(word, range, base);
-        });
-      }),
-      AT_EXPAND(AT_ALL_TYPES), at::kBool, at::kHalf, at::kBFloat16,
-      AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES));
+void random_from_to_kernel(at::TensorIteratorBase& iter, uint64_t range, int64_t base,
+                           MaybeGenerator generator) {
+  AT_DISPATCH_V2(iter.dtype(), "random_from_to_kernel_cuda", AT_WRAP([&] {
+                   fill_integer<scalar_t>(iter, generator, range >= 1ULL << 28, [=](auto word) {
+                     return at::transformation::uniform_int_from_to<scalar_t>(word, range, base);
+                   });
+                 }),
+                 AT_EXPAND(AT_ALL_TYPES), at::kBool, at::kHalf, at::kBFloat16,
+                 AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES));
 }
 
 void random_full_range_kernel(at::TensorIteratorBase& iter, MaybeGenerator generator) {
@@ -277,25 +272,22 @@ ANYDEVICE_IMPL(aten, CUDA, m) {
   m.impl("geometric_", &at::native::geometric_);
 
   using Maybe = MaybeGenerator;
-  m.impl("bernoulli_.float", static_cast<Tensor& (*)(Tensor&, double, Maybe)>(at::native::bernoulli_));
+  m.impl("bernoulli_.float",
+         static_cast<Tensor& (*)(Tensor&, double, Maybe)>(at::native::bernoulli_));
   m.impl("random_", static_cast<Tensor& (*)(Tensor&, Maybe)>(at::native::random_));
   m.impl("random_.to", static_cast<Tensor& (*)(Tensor&, int64_t, Maybe)>(at::native::random_));
-  m.impl(
-      "random_.from",
-      static_cast<Tensor& (*)(Tensor&, int64_t, std::optional<int64_t>, Maybe)>(at::native::random_));
+  m.impl("random_.from", static_cast<Tensor& (*)(Tensor&, int64_t, std::optional<int64_t>, Maybe)>(
+                             at::native::random_));
   using In = const Tensor&;
   m.impl("normal.Tensor_float", static_cast<Tensor (*)(In, double, Maybe)>(at::native::normal));
   m.impl("normal.float_Tensor", static_cast<Tensor (*)(double, In, Maybe)>(at::native::normal));
   m.impl("normal.Tensor_Tensor", static_cast<Tensor (*)(In, In, Maybe)>(at::native::normal));
-  m.impl(
-      "normal.Tensor_float_out",
-      static_cast<Tensor& (*)(In, double, Maybe, Tensor&)>(at::native::normal_out));
-  m.impl(
-      "normal.float_Tensor_out",
-      static_cast<Tensor& (*)(double, In, Maybe, Tensor&)>(at::native::normal_out));
-  m.impl(
-      "normal.Tensor_Tensor_out",
-      static_cast<Tensor& (*)(In, In, Maybe, Tensor&)>(at::native::normal_out));
+  m.impl("normal.Tensor_float_out",
+         static_cast<Tensor& (*)(In, double, Maybe, Tensor&)>(at::native::normal_out));
+  m.impl("normal.float_Tensor_out",
+         static_cast<Tensor& (*)(double, In, Maybe, Tensor&)>(at::native::normal_out));
+  m.impl("normal.Tensor_Tensor_out",
+         static_cast<Tensor& (*)(In, In, Maybe, Tensor&)>(at::native::normal_out));
 }
 
 }  // namespace anydevice::random

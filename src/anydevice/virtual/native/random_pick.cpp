@@ -20,8 +20,8 @@ using at::Tensor;
 // So many bits that equal keys are rare; those there are get shuffled among themselves.
 int key_bits(int64_t n) {
   const double threshold = std::log(0.9) * 12, size = static_cast<double>(n);
-  return std::min(
-      64, static_cast<int>(std::ceil(std::log2(size - (6 * size * size + 1) / threshold))));
+  return std::min(64,
+                  static_cast<int>(std::ceil(std::log2(size - (6 * size * size + 1) / threshold))));
 }
 
 struct Item {
@@ -83,17 +83,16 @@ Tensor& randperm_out_cuda(int64_t n, MaybeGenerator generator, Tensor& result) {
   const bool narrow = bits <= 32;
   const auto type = narrow ? at::kInt : at::kLong;
   auto keys = at::empty({n}, result.options().dtype(type));
-  keys.random_(
-      narrow ? std::numeric_limits<int32_t>::min() : std::numeric_limits<int64_t>::min(),
-      narrow ? std::numeric_limits<int32_t>::max() : std::numeric_limits<int64_t>::max(),
-      generator);
+  keys.random_(narrow ? std::numeric_limits<int32_t>::min() : std::numeric_limits<int64_t>::min(),
+               narrow ? std::numeric_limits<int32_t>::max() : std::numeric_limits<int64_t>::max(),
+               generator);
   const auto sorted_keys = at::empty_like(keys);
   const auto start = draw(generator, result.get_device(), n);
   if (machine.hollow) {
     return result;
   }
-  const auto order = narrow ? permutation<int32_t>(keys, bits, start)
-                            : permutation<int64_t>(keys, bits, start);
+  const auto order =
+      narrow ? permutation<int32_t>(keys, bits, start) : permutation<int64_t>(keys, bits, start);
   auto dense = result.contiguous();
   AT_DISPATCH_ALL_TYPES_AND(at::kHalf, result.scalar_type(), "randperm_out_cuda", [&] {
     auto* out = dense.mutable_data_ptr<scalar_t>();
@@ -147,27 +146,25 @@ void sample_rows(const Tensor& weights, Tensor& result, Philox start, int64_t ro
       if (i % block_threads == 0) {
         philox_block(start.seed, counter, first_thread + i, block_threads, words);
       }
-      out[row * samples + i] = find_category(
-          sums.data(), chances.data(), categories,
-          static_cast<scalar_t>(uniform(words[0][i % block_threads])));
+      out[row * samples + i] =
+          find_category(sums.data(), chances.data(), categories,
+                        static_cast<scalar_t>(uniform(words[0][i % block_threads])));
     }
   }
 }
 
-void multinomial_with_replacement_kernel(
-    Tensor& result, const Tensor& self, int64_t samples, MaybeGenerator generator) {
+void multinomial_with_replacement_kernel(Tensor& result, const Tensor& self, int64_t samples,
+                                         MaybeGenerator generator) {
   const auto weights = (self.dim() == 1 ? self.unsqueeze(0) : self).contiguous();
   const int64_t rows = weights.size(0);
   result.resize_({rows, samples});
   constexpr int64_t most_rows = 65535;  // a grid's second dimension
   const int64_t rows_at_once = std::min(rows, most_rows);
-  const auto start =
-      draw(generator, self.get_device(), ((rows - 1) / rows_at_once + 1) * 4);
+  const auto start = draw(generator, self.get_device(), ((rows - 1) / rows_at_once + 1) * 4);
   if (!machine.hollow) {
     AT_DISPATCH_FLOATING_TYPES_AND2(
-        at::kHalf, at::kBFloat16, weights.scalar_type(), "multinomial_kernel_cuda", [&] {
-          sample_rows<scalar_t>(weights, result, start, rows_at_once);
-        });
+        at::kHalf, at::kBFloat16, weights.scalar_type(), "multinomial_kernel_cuda",
+        [&] { sample_rows<scalar_t>(weights, result, start, rows_at_once); });
   }
   if (self.dim() == 1) {
     result.resize_({samples});

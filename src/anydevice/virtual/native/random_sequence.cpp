@@ -1,5 +1,5 @@
-// Distributions that depend on a tensor: Bernoulli with probabilities, Poisson, gamma, Dirichlet and
-// binomial. Each element (or each four) has a thread, which draws from its own sequence.
+// Distributions that depend on a tensor: Bernoulli with probabilities, Poisson, gamma, Dirichlet
+// and binomial. Each element (or each four) has a thread, which draws from its own sequence.
 #include "random.h"
 
 #include <ATen/Dispatch.h>
@@ -15,8 +15,9 @@
 namespace anydevice::random {
 namespace {
 
-#define ANYDEVICE_DISPATCH_REAL_TENSOR(tensor, name, ...) \
-  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, (tensor).scalar_type(), name, __VA_ARGS__)
+#define ANYDEVICE_DISPATCH_REAL_TENSOR(tensor, name, ...)                                 \
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, (tensor).scalar_type(), name, \
+                                  __VA_ARGS__)
 
 constexpr int64_t grain = 2048;
 
@@ -26,7 +27,8 @@ constexpr int64_t grain = 2048;
   throw c10::AcceleratorError(
       {__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, assertion,
       "CUDA error: device-side assert triggered\n"
-      "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace "
+      "CUDA kernel errors might be asynchronously reported at some other API call, so the "
+      "stacktrace "
       "below might be incorrect.\n"
       "For debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
       "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n");
@@ -100,12 +102,11 @@ void bernoulli_elements(const at::TensorBase& self, const at::TensorBase& chance
   }
 }
 
-void bernoulli_tensor_kernel(
-    const at::TensorBase& self, const at::TensorBase& chances, MaybeGenerator generator) {
+void bernoulli_tensor_kernel(const at::TensorBase& self, const at::TensorBase& chances,
+                             MaybeGenerator generator) {
   const auto start = draw(generator, self.get_device(), 10);
-  TORCH_CHECK(
-      at::isFloatingType(chances.scalar_type()),
-      "expected probabilities tensor to have floating type, got ", chances.scalar_type());
+  TORCH_CHECK(at::isFloatingType(chances.scalar_type()),
+              "expected probabilities tensor to have floating type, got ", chances.scalar_type());
   const auto type = self.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const auto converted =
       at::Tensor(chances).to(at::TensorOptions().device(self.device()).dtype(type));
@@ -123,8 +124,8 @@ void bernoulli_tensor_kernel(
 // ---- one sequence for each element, in the order of the (contiguous) result
 
 template <typename scalar_t, typename Sample>
-void sample_each(
-    const at::Tensor& result, const at::Tensor& parameter, Philox start, const Sample& sample) {
+void sample_each(const at::Tensor& result, const at::Tensor& parameter, Philox start,
+                 const Sample& sample) {
   const auto source = parameter.contiguous();
   auto* out = result.mutable_data_ptr<scalar_t>();
   const auto* in = source.const_data_ptr<scalar_t>();
@@ -218,8 +219,8 @@ at::Tensor dirichlet_cuda(const at::Tensor& alpha, MaybeGenerator generator) {
 // ---- binomial: blocks of 128 threads, each thread draws for 8 elements, 128 apart, in turn
 
 template <typename scalar_t>
-void binomial_elements(
-    const at::Tensor& result, const at::Tensor& counts, const at::Tensor& chances, Philox start) {
+void binomial_elements(const at::Tensor& result, const at::Tensor& counts,
+                       const at::Tensor& chances, Philox start) {
   constexpr int64_t threads = 128, each = 8;
   using math_t = std::conditional_t<std::is_same_v<scalar_t, double>, double, float>;
   auto* out = result.mutable_data_ptr<scalar_t>();
@@ -235,7 +236,8 @@ void binomial_elements(
       };
       BaseSampler<math_t, decltype(next_uniform)> uniforms(next_uniform);
       const int64_t first = thread / threads * threads * each + thread % threads;
-      for (int64_t i = first, end = std::min(numel, first + threads * each); i < end; i += threads) {
+      for (int64_t i = first, end = std::min(numel, first + threads * each); i < end;
+           i += threads) {
         out[i] = static_cast<scalar_t>(sample_binomial<scalar_t, math_t, decltype(next_uniform)>(
             count[i], chance[i], uniforms));
       }
@@ -243,20 +245,23 @@ void binomial_elements(
   });
 }
 
-at::Tensor binomial_cuda(
-    const at::Tensor& counts, const at::Tensor& chances, MaybeGenerator generator) {
+at::Tensor binomial_cuda(const at::Tensor& counts, const at::Tensor& chances,
+                         MaybeGenerator generator) {
   auto result = at::empty(counts.sizes(), counts.options());
   auto iter =  // checks devices and types, broadcasts
-      at::TensorIteratorConfig().add_output(result).add_const_input(counts).add_const_input(chances).build();
+      at::TensorIteratorConfig()
+          .add_output(result)
+          .add_const_input(counts)
+          .add_const_input(chances)
+          .build();
   const auto start = draw(generator, counts.get_device(), 42);
   if (machine.hollow || iter.numel() == 0) {
     return result;
   }
   const auto count = counts.expand(iter.output().sizes()).contiguous();
   const auto chance = chances.expand(iter.output().sizes()).contiguous();
-  ANYDEVICE_DISPATCH_REAL_TENSOR(result, "binomial_cuda", [&] {
-    binomial_elements<scalar_t>(result, count, chance, start);
-  });
+  ANYDEVICE_DISPATCH_REAL_TENSOR(
+      result, "binomial_cuda", [&] { binomial_elements<scalar_t>(result, count, chance, start); });
   return result;
 }
 
@@ -265,9 +270,8 @@ at::Tensor binomial_cuda(
 ANYDEVICE_IMPL(aten, CUDA, m) {
   at::native::bernoulli_tensor_stub.set_cuda_dispatch_ptr(&bernoulli_tensor_kernel);
   using Tensor = at::Tensor;
-  m.impl(
-      "bernoulli_.Tensor",
-      static_cast<Tensor& (*)(Tensor&, const Tensor&, MaybeGenerator)>(at::native::bernoulli_));
+  m.impl("bernoulli_.Tensor",
+         static_cast<Tensor& (*)(Tensor&, const Tensor&, MaybeGenerator)>(at::native::bernoulli_));
   m.impl("bernoulli.out", &at::native::bernoulli_out);
   m.impl("poisson", &poisson_cuda);
   m.impl("_standard_gamma", &gamma_cuda);

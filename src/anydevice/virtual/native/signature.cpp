@@ -64,11 +64,11 @@ void check_iterator(const Signature& signature, const c10::IValue* arguments) {
       common = tensor.device();
     }
   };
-  auto check = [&](const at::Tensor& tensor) {
+  auto check = [&](const at::Tensor& tensor, bool written) {
     if (!tensor.defined() || tensor.device() == *common) {
       return;
     }
-    if (tensor.is_cpu() && tensor.dim() == 0) {
+    if (tensor.is_cpu() && tensor.dim() == 0 && !written) {
       TORCH_CHECK(!scalar_seen, "Trying to pass too many CPU scalars to CUDA kernel!");
       scalar_seen = true;
       return;
@@ -81,20 +81,23 @@ void check_iterator(const Signature& signature, const c10::IValue* arguments) {
   for (const auto slot : signature.check_order) {
     for_each_tensor(arguments[signature.slots[slot].index], device_of_first);
   }
-  for (const auto slot : signature.check_order) {
-    if (common) {
-      for_each_tensor(arguments[signature.slots[slot].index], check);
-    }
+  if (!common) {
+    return;
+  }
+  for (const auto i : signature.check_order) {
+    const auto& slot = signature.slots[i];
+    for_each_tensor(
+        arguments[slot.index], [&](const at::Tensor& tensor) { check(tensor, slot.written); });
   }
 }
 
 void check_common(const Signature& signature, const c10::IValue* arguments) {
   std::optional<Device> common;
   for (const auto slot : signature.check_order) {
-    const auto& [index, kind, name] = signature.slots[slot];
-    for_each_tensor(arguments[index], [&](const at::Tensor& tensor) {
+    const auto& argument = signature.slots[slot];
+    for_each_tensor(arguments[argument.index], [&](const at::Tensor& tensor) {
       c10::impl::check_and_update_common_device(
-          common, tensor, signature.method.c_str(), name.c_str());
+          common, tensor, signature.method.c_str(), argument.name.c_str());
     });
   }
 }
@@ -167,7 +170,7 @@ Signature::Signature(const c10::FunctionSchema& schema, DeviceCheck check, std::
       continue;
     }
     const auto slot = static_cast<uint16_t>(slots.size());
-    slots.push_back({static_cast<uint16_t>(i), *kind, argument.name()});
+    slots.push_back({static_cast<uint16_t>(i), *kind, argument.name(), is_written(argument)});
     writes |= is_written(argument);
     if (*kind != Kind::device && *kind != Kind::generator) {
       (argument.kwarg_only() && is_written(argument) ? outputs : inputs).push_back(slot);
@@ -177,7 +180,7 @@ Signature::Signature(const c10::FunctionSchema& schema, DeviceCheck check, std::
   check_order.insert(check_order.end(), inputs.begin(), inputs.end());
   for (const auto i : c10::irange(returns)) {
     if (const auto kind = kind_of(*schema.returns()[i].type())) {
-      results.push_back({static_cast<uint16_t>(i), *kind, ""});
+      results.push_back({static_cast<uint16_t>(i), *kind, "", false});
     }
   }
 }

@@ -28,6 +28,7 @@ struct Slot {
   uint16_t index;
   Kind kind;
   std::string name;
+  bool written;
 };
 
 struct Signature {
@@ -44,7 +45,7 @@ struct Signature {
   std::vector<uint16_t> check_order;  // of slots: `out` first, then as they stand
   std::vector<Slot> results;          // those that hold tensors
 
-  void report_synchronisation(const c10::IValue* arguments, int device) const;  // events.cpp
+  bool waits(const c10::IValue* arguments) const;  // for the device, with these arguments (events.cpp)
 
   // Throws what CUDA would throw if the arguments are on devices that do not go together.
   void check_devices(const c10::IValue* arguments) const;

@@ -9,13 +9,22 @@ from typing import Any
 import torch
 
 from anydevice.devices.catalogue import Card
-from anydevice.virtual.surface import comm, compiling, devices, libraries, memory, storage, streams
+from anydevice.virtual.surface import (
+    comm,
+    compiling,
+    devices,
+    hollow,
+    libraries,
+    memory,
+    storage,
+    streams,
+)
 
 _ABSENT = object()
 _before: list[tuple[Any, str, Any]] = []
 
 
-def show(gpus: int, gpu: Card) -> None:
+def show(gpus: int, gpu: Card, *, without_values: bool) -> None:
     """Makes torch.cuda see the GPUs."""
     names = {
         **devices.names(gpus, gpu),
@@ -26,12 +35,9 @@ def show(gpus: int, gpu: Card) -> None:
     }
     for name, value in names.items():
         replace(torch._C, name, value)
-    for part in (
-        devices.attributes(gpu),
-        storage.attributes(),
-        libraries.attributes(),
-        compiling.attributes(),
-    ):
+    parts = (devices.attributes(gpu), storage.attributes(), libraries.attributes())
+    more = (comm.attributes(), compiling.attributes())
+    for part in (*parts, *more, hollow.attributes() if without_values else ()):
         for owner, name, value in part:
             replace(owner, name, value)
     _reload_streams()
@@ -47,6 +53,7 @@ def hide() -> None:
             setattr(owner, name, value)
     torch.cuda._initialized = False
     torch.cuda._cached_device_count = None
+    devices.ask_again()
     _reload_streams()
 
 

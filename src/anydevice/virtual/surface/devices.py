@@ -1,6 +1,8 @@
 """Devices: how many, which one, what each says of itself."""
 
+import ctypes
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +12,9 @@ from anydevice.devices.catalogue import Card
 from anydevice.virtual import core
 
 CUDA_VERSION = "13.0"
+
+# torch::utils::set_requires_device_init(c10::DeviceType, bool)
+SET_REQUIRES_DEVICE_INIT = "_ZN5torch5utils24set_requires_device_initEN3c1010DeviceTypeEb"
 WARP = 32
 
 
@@ -90,6 +95,13 @@ def attributes(gpu: Card) -> Iterator[tuple[Any, str, Any]]:
     yield torch.cuda, "_cached_device_count", None
     yield torch.cuda, "default_generators", ()
     yield torch.version, "cuda", CUDA_VERSION
+
+
+def ask_again() -> None:
+    """Has torch call torch.cuda._lazy_init at the next use of `cuda`, as before the first one."""
+    device_type = ctypes.c_int8(int(torch._C._autograd.DeviceType.CUDA.value))
+    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_python.so"))
+    library[SET_REQUIRES_DEVICE_INIT](device_type, ctypes.c_bool(True))
 
 
 class CudaDeviceProperties(SimpleNamespace):

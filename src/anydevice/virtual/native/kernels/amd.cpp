@@ -9,7 +9,9 @@ void refuse_miopen(const c10::OperatorHandle& op, torch::jit::Stack*) {
   TORCH_CHECK(false, name, ": ATen not compiled with MIOpen support");
 }
 
-bool never_miopen(const Tensor&, const Tensor&, IntArrayRef, IntArrayRef, int64_t) { return false; }
+bool never_miopen(const Tensor&, const Tensor&, IntArrayRef, IntArrayRef, int64_t) {
+  return false;
+}
 
 bool never_miopen_tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, int64_t) {
   return false;
@@ -18,11 +20,10 @@ bool never_miopen_tensor(const Tensor&, const Tensor&, const Tensor&, const Tens
 }  // namespace
 
 ANYDEVICE_IMPL(aten, CUDA, m) {
-  for (const auto* name :
-       {"miopen_batch_norm", "miopen_batch_norm_backward", "miopen_convolution",
-        "miopen_convolution_transpose", "miopen_depthwise_convolution", "miopen_convolution_relu",
-        "miopen_convolution_add_relu", "miopen_rnn", "miopen_rnn_backward", "miopen_ctc_loss",
-        "miopen_ctc_loss.Tensor"}) {
+  for (const auto* name : {"miopen_batch_norm", "miopen_batch_norm_backward", "miopen_convolution",
+                           "miopen_convolution_transpose", "miopen_depthwise_convolution",
+                           "miopen_convolution_relu", "miopen_convolution_add_relu", "miopen_rnn",
+                           "miopen_rnn_backward", "miopen_ctc_loss", "miopen_ctc_loss.Tensor"}) {
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&refuse_miopen>());
   }
   m.impl("_use_miopen_ctc_loss", &never_miopen);

@@ -1,5 +1,6 @@
 // Scaled dot-product attention, dense: queries [B, H, Sq, D], keys and values [B, Hk, Sk, D].
-// Flash, memory-efficient and cuDNN attention are one arithmetic; attention_backends.cpp has the rest.
+// Flash, memory-efficient and cuDNN attention are one arithmetic; attention_backends.cpp
+// has what each adds to it.
 #include "kernel.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -14,7 +15,7 @@ namespace {
 
 constexpr auto minus_infinity = -std::numeric_limits<double>::infinity();
 
-// Uniform numbers in (0, 1]; the same for the same seed and offset, so backward can draw them again.
+// Uniform numbers in (0, 1], the same for the same seed and offset: backward draws them again.
 Tensor& fill_uniform(Tensor& self, int64_t seed, int64_t offset) {
   if (self.is_meta()) {
     return self;
@@ -43,6 +44,10 @@ Tensor dropout_factors(const Tensor& weights, const Draw& drawn) {
   return kept.to(weights.scalar_type()) / (1 - drawn.dropout);
 }
 
+Tensor after_dropout(const Tensor& weights, const Draw& drawn) {
+  return drawn.dropout > 0 ? weights * dropout_factors(weights, drawn) : weights;
+}
+
 // Grouped queries: each key head serves several query heads.
 Tensor for_each_query_head(const Tensor& keys, const Tensor& query) {
   const auto heads = query.size(1);
@@ -51,8 +56,7 @@ Tensor for_each_query_head(const Tensor& keys, const Tensor& query) {
 
 Tensor summed_over_groups(const Tensor& grad, const Tensor& keys) {
   const auto heads = keys.size(1);
-  return grad.size(1) == heads ? grad
-                               : grad.unflatten(1, {heads, grad.size(1) / heads}).sum(2);
+  return grad.size(1) == heads ? grad : grad.unflatten(1, {heads, grad.size(1) / heads}).sum(2);
 }
 
 Tensor scores(const Tensor& query, const Tensor& key, const MaybeTensor& bias, bool causal,
@@ -64,8 +68,8 @@ Tensor scores(const Tensor& query, const Tensor& key, const MaybeTensor& bias, b
                  : result + bias->to(result.scalar_type());
   }
   if (causal) {
-    const auto past = at::ones({result.size(-2), result.size(-1)},
-                               result.options().dtype(at::kBool)).tril();
+    const auto past =
+        at::ones({result.size(-2), result.size(-1)}, result.options().dtype(at::kBool)).tril();
     result = result.masked_fill(past.logical_not(), minus_infinity);
   }
   return result;
@@ -77,8 +81,12 @@ Tensor weights_of(const Tensor& scores, const Tensor& logsumexp) {
   return at::exp(scores - log_total).masked_fill(log_total == minus_infinity, 0);
 }
 
-bool cpu_kernel_can(const Tensor& query, const Tensor& value, const Draw& drawn) {
-  return drawn.dropout == 0 && query.size(-1) == value.size(-1) && query.numel() > 0 && value.numel() > 0;
+// The CPU has one fused kernel; what it does not take, it computes step by step.
+bool cpu_kernel_can(const Tensor& query, const Tensor& value, const MaybeTensor& bias,
+                    const Draw& drawn) {
+  const bool bias_learns = given(bias) && bias->requires_grad();
+  return drawn.dropout == 0 && !bias_learns && query.size(-1) == value.size(-1) &&
+         query.numel() > 0 && value.numel() > 0;
 }
 
 Tensor rows_contiguous(const Tensor& tensor) {
@@ -102,20 +110,21 @@ std::tuple<Tensor, Tensor> attend(const Tensor& query, const Tensor& keys, const
                                   const MaybeTensor& bias, bool causal, double scale,
                                   const Draw& drawn) {
   const auto key = for_each_query_head(keys, query), value = for_each_query_head(values, query);
-  if (cpu_kernel_can(query, value, drawn)) {
+  if (cpu_kernel_can(query, value, bias, drawn)) {
     auto [output, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
         rows_contiguous(query), rows_contiguous(key), rows_contiguous(value), 0.0, causal,
         given(bias) ? bias : MaybeTensor(), scale);
-    return {laid_out_like(query, output), logsumexp.to(at::kFloat).contiguous()};
+    return {laid_out_like(query, output), logsumexp.contiguous()};
   }
   const auto score = scores(query, key, bias, causal, scale);
   const auto logsumexp = score.logsumexp(-1);
-  auto weights = weights_of(score, logsumexp);
-  if (drawn.dropout > 0) {
-    weights = weights * dropout_factors(weights, drawn);
-  }
-  const auto output = at::matmul(weights, widened(value)).to(query.scalar_type());
-  return {laid_out_like(query, output), logsumexp.to(at::kFloat)};
+  const bool as_the_cpu = drawn.dropout == 0 && !(causal && given(bias));
+  const auto output =
+      as_the_cpu ? std::get<0>(at::_scaled_dot_product_attention_math(query, key, value, bias, 0.0,
+                                                                      causal, std::nullopt, scale))
+                 : at::matmul(after_dropout(weights_of(score, logsumexp), drawn), widened(value))
+                       .to(query.scalar_type());
+  return {laid_out_like(query, output), logsumexp};
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> attend_backward(
@@ -123,7 +132,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attend_backward(
     const MaybeTensor& bias, const Tensor& output, const Tensor& logsumexp, bool causal,
     double scale, const Draw& drawn, bool bias_needed) {
   const auto key = for_each_query_head(keys, query), value = for_each_query_head(values, query);
-  if (cpu_kernel_can(query, value, drawn) && !bias_needed) {
+  if (cpu_kernel_can(query, value, bias, drawn) && !bias_needed) {
     auto [grad_query, grad_key, grad_value] =
         at::_scaled_dot_product_flash_attention_for_cpu_backward(
             grad_output, query, key, value, output, logsumexp, 0.0, causal,

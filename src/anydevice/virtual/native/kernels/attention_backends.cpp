@@ -2,12 +2,13 @@
 // logsumexp and its own way to keep the seed and the offset that dropout was drawn with.
 #include "on_host.h"
 
+#include <ATen/core/op_registration/adaption.h>
 #include <ATen/native/transformers/sdp_utils_cpp.h>
 
 namespace anydevice::kernels {
 namespace {
 
-// Takes `numbers` random numbers for each thread from the device's generator, as a CUDA kernel does.
+// Takes `numbers` random numbers for each thread from the device's generator, as a kernel does.
 Draw draw(double dropout, uint64_t numbers, DeviceIndex device) {
   if (dropout == 0) {
     return {};
@@ -17,6 +18,15 @@ Draw draw(double dropout, uint64_t numbers, DeviceIndex device) {
   const auto offset = generator.get_offset();
   generator.set_offset(offset + (numbers + 3) / 4 * 4);
   return {dropout, static_cast<int64_t>(generator.current_seed()), static_cast<int64_t>(offset)};
+}
+
+void check_devices(const char* method, const Tensor& query, const Tensor& key, const Tensor& value,
+                   const MaybeTensor& bias) {
+  std::optional<Device> common;
+  c10::impl::check_and_update_common_device(common, query, method, "query");
+  c10::impl::check_and_update_common_device(common, key, method, "key");
+  c10::impl::check_and_update_common_device(common, value, method, "value");
+  c10::impl::check_and_update_common_device(common, bias, method, "attn_bias");
 }
 
 double scale_of(const Tensor& query, std::optional<double> scale) {
@@ -56,12 +66,19 @@ ThreeGrads first_three(const std::tuple<Tensor, Tensor, Tensor, Tensor>& grads) 
 
 FlashOutputs flash(const Tensor& query, const Tensor& key, const Tensor& value, double dropout,
                    bool causal, bool /*return_debug_mask*/, std::optional<double> scale) {
+  check_devices("wrapper_CUDA___scaled_dot_product_flash_attention", query, key, value, {});
   const auto drawn = draw(dropout, query.size(0) * query.size(1) * 32, query.get_device());
   auto [output, logsumexp] =
       on_host(&attend, query, key, value, MaybeTensor(), causal, scale_of(query, scale), drawn);
-  return {output, logsumexp, Tensor(), Tensor(), query.sym_size(2), key.sym_size(2),
+  return {output,
+          logsumexp,
+          Tensor(),
+          Tensor(),
+          query.sym_size(2),
+          key.sym_size(2),
           kept_on_device({drawn.seed, drawn.offset}, {2}, at::kUInt64, query),
-          kept_on_device({}, {}, at::kUInt64, query), at::empty({0}, query.options())};
+          kept_on_device({}, {}, at::kUInt64, query),
+          at::empty({0}, query.options())};
 }
 
 ThreeGrads flash_backward(const Tensor& grad_output, const Tensor& query, const Tensor& key,
@@ -71,7 +88,8 @@ ThreeGrads flash_backward(const Tensor& grad_output, const Tensor& query, const 
                           std::optional<double> scale) {
   return first_three(on_host(&attend_backward, grad_output, query, key, value, MaybeTensor(),
                              output, logsumexp, causal, scale_of(query, scale),
-                             Draw{dropout, number_in(rng_state, 0), number_in(rng_state, 1)}, false));
+                             Draw{dropout, number_in(rng_state, 0), number_in(rng_state, 1)},
+                             false));
 }
 
 // ---- memory-efficient: seed and offset on the host, logsumexp in whole blocks of 32 queries ----
@@ -86,9 +104,10 @@ Tensor in_memory_as_bshd(const Tensor& result) {
   return result.transpose(1, 2).contiguous().transpose(1, 2);
 }
 
-std::tuple<Tensor, Tensor> attend_in_blocks(
-    const Tensor& query, const Tensor& key, const Tensor& value, const MaybeTensor& bias,
-    bool causal, double scale, const Draw& drawn, bool logsumexp_needed) {
+std::tuple<Tensor, Tensor> attend_in_blocks(const Tensor& query, const Tensor& key,
+                                            const Tensor& value, const MaybeTensor& bias,
+                                            bool causal, double scale, const Draw& drawn,
+                                            bool logsumexp_needed) {
   auto [output, logsumexp] = attend(query, key, value, bias, causal, scale, drawn);
   const auto queries = logsumexp.size(-1);
   logsumexp = logsumexp_needed
@@ -105,18 +124,19 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attend_in_blocks_backward(
   const auto [grad_query, grad_key, grad_value, grad_bias] = attend_backward(
       grad_output, query, key, value, bias, output,
       logsumexp.narrow(-1, 0, query.size(2)).contiguous(), causal, scale, drawn, bias_needed);
-  return {in_memory_as_bshd(grad_query), in_memory_as_bshd(grad_key),
-          in_memory_as_bshd(grad_value), grad_bias};
+  return {in_memory_as_bshd(grad_query), in_memory_as_bshd(grad_key), in_memory_as_bshd(grad_value),
+          grad_bias};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> efficient(
-    const Tensor& query, const Tensor& key, const Tensor& value, const MaybeTensor& bias,
-    bool compute_logsumexp, double dropout, bool causal, std::optional<double> scale) {
+std::tuple<Tensor, Tensor, Tensor, Tensor> efficient(const Tensor& query, const Tensor& key,
+                                                     const Tensor& value, const MaybeTensor& bias,
+                                                     bool compute_logsumexp, double dropout,
+                                                     bool causal, std::optional<double> scale) {
+  check_devices("wrapper_CUDA___scaled_dot_product_efficient_attention", query, key, value, bias);
   const auto numbers = query.size(0) * query.size(1) * query.size(2) * key.size(2);
   const auto drawn = draw(dropout, numbers, query.get_device());
-  auto [output, logsumexp] =
-      on_host(&attend_in_blocks, query, key, value, bias, causal, scale_of(query, scale), drawn,
-              compute_logsumexp);
+  auto [output, logsumexp] = on_host(&attend_in_blocks, query, key, value, bias, causal,
+                                     scale_of(query, scale), drawn, compute_logsumexp);
   return {output, logsumexp, kept_on_host(drawn.seed), kept_on_host(drawn.offset)};
 }
 
@@ -135,9 +155,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> efficient_backward(
 
 // ---- cuDNN: seed and offset on the device, logsumexp with a last dimension of 1 ----
 
-std::tuple<Tensor, Tensor> attend_for_cudnn(
-    const Tensor& query, const Tensor& key, const Tensor& value, const MaybeTensor& bias,
-    bool causal, double scale, const Draw& drawn, bool logsumexp_needed) {
+std::tuple<Tensor, Tensor> attend_for_cudnn(const Tensor& query, const Tensor& key,
+                                            const Tensor& value, const MaybeTensor& bias,
+                                            bool causal, double scale, const Draw& drawn,
+                                            bool logsumexp_needed) {
   auto [output, logsumexp] = attend(query, key, value, bias, causal, scale, drawn);
   return {output, logsumexp_needed ? logsumexp.unsqueeze(-1) : Tensor()};
 }
@@ -145,14 +166,20 @@ std::tuple<Tensor, Tensor> attend_for_cudnn(
 FlashOutputs cudnn(const Tensor& query, const Tensor& key, const Tensor& value,
                    const MaybeTensor& bias, bool compute_logsumexp, double dropout, bool causal,
                    bool /*return_debug_mask*/, std::optional<double> scale) {
+  check_devices("wrapper_CUDA___scaled_dot_product_cudnn_attention", query, key, value, bias);
   const auto numbers = query.size(0) * query.size(1) * query.size(2) * key.size(2);
   const auto drawn = draw(dropout, numbers, query.get_device());
-  auto [output, logsumexp] =
-      on_host(&attend_for_cudnn, query, key, value, bias, causal, scale_of(query, scale), drawn,
-              compute_logsumexp);
-  return {output, logsumexp, Tensor(), Tensor(), query.sym_size(2), key.sym_size(2),
+  auto [output, logsumexp] = on_host(&attend_for_cudnn, query, key, value, bias, causal,
+                                     scale_of(query, scale), drawn, compute_logsumexp);
+  return {output,
+          logsumexp,
+          Tensor(),
+          Tensor(),
+          query.sym_size(2),
+          key.sym_size(2),
           kept_on_device({drawn.seed}, {}, at::kLong, query),
-          kept_on_device({drawn.offset}, {}, at::kLong, query), Tensor()};
+          kept_on_device({drawn.offset}, {}, at::kLong, query),
+          Tensor()};
 }
 
 ThreeGrads cudnn_backward(const Tensor& grad_output, const Tensor& query, const Tensor& key,

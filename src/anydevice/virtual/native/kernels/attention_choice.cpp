@@ -11,22 +11,8 @@ namespace {
 using sdp::SDPBackend;
 using Params = sdp::sdp_params;
 
-// 90 is 9.0. Told from the multiprocessors for as long as the machine does not carry it.
-template <typename Card>
-int capability_of(const Card& gpu) {
-  if constexpr (requires { gpu.capability; }) {
-    return gpu.capability;
-  } else if (gpu.threads_per_multiprocessor == 1024) {
-    return 75;
-  } else if (gpu.threads_per_multiprocessor == 1536) {
-    return gpu.multiprocessors > 150 ? 120 : 89;
-  }
-  const auto count = gpu.multiprocessors;
-  return count < 60 ? 60 : count < 100 ? 70 : count < 112 ? 80 : count < 140 ? 90 : 100;
-}
-
 int capability(const Params& params) {
-  return capability_of(machine.gpu[params.query.get_device()]);
+  return machine.gpu[params.query.get_device()].capability;
 }
 
 template <typename... Reasons>
@@ -61,18 +47,22 @@ bool dense(const Params& params, bool debug) {
 // ---- flash ----
 
 bool flash_head_dim(const Params& params, bool debug) {
-  const auto query = params.query.size(-1), key = params.key.size(-1), value = params.value.size(-1);
+  const auto query = params.query.size(-1), key = params.key.size(-1),
+             value = params.value.size(-1);
   return (query == key && query == value && query <= 256) ||
-         refuse(debug, "Flash attention requires q,k,v to have the same last dimension and to be less "
-                "than or equal to 256. Got Query.size(-1): ", query, ", Key.size(-1): ", key,
-                ", Value.size(-1): ", value, " instead.");
+         refuse(debug,
+                "Flash attention requires q,k,v to have the same last dimension and to be less "
+                "than or equal to 256. Got Query.size(-1): ",
+                query, ", Key.size(-1): ", key, ", Value.size(-1): ", value, " instead.");
 }
 
 bool flash_hardware(const Params& params, bool debug) {
   const auto sm = capability(params);
   return (sm >= 80 && sm <= 121) ||
-         refuse(debug, "Flash attention only supports gpu architectures in the range [sm80, sm121]. "
-                "Attempting to run on a sm ", sm / 10, ".", sm % 10, " gpu.");
+         refuse(debug,
+                "Flash attention only supports gpu architectures in the range [sm80, sm121]. "
+                "Attempting to run on a sm ",
+                sm / 10, ".", sm % 10, " gpu.");
 }
 
 bool flash_training(const Params& params, bool debug) {
@@ -81,16 +71,21 @@ bool flash_training(const Params& params, bool debug) {
   const auto head_dim = params.query.size(-1);
   return !sdp::input_requires_grad(params) || !small_shared_memory || head_dim <= 192 ||
          (params.dropout == 0 && head_dim > 224) ||
-         refuse(debug, "Flash attention currently doesn't support training with head_dim ∈ (192, 224] "
-                "or (head_dim ∈ (224, 256] and dropout > 0.0) on gpu architectures in the range[sm86, "
-                "sm89].");
+         refuse(
+             debug,
+             "Flash attention currently doesn't support training with head_dim ∈ (192, 224] "
+             "or (head_dim ∈ (224, 256] and dropout > 0.0) on gpu architectures in the range[sm86, "
+             "sm89].");
 }
 
 bool flash_causal(const Params& params, bool debug) {
   const auto queries = params.query.size(-2), keys = params.key.size(-2);
   return !params.is_causal || queries == keys ||
-         refuse(debug, "Flash attention does not support the is_causal flag when seqlen_q != seqlen_k. "
-                "Got seqlen_q: ", queries, " seqlen_k: ", keys, ". If you would like to use causal "
+         refuse(debug,
+                "Flash attention does not support the is_causal flag when seqlen_q != seqlen_k. "
+                "Got seqlen_q: ",
+                queries, " seqlen_k: ", keys,
+                ". If you would like to use causal "
                 "attention with non-square masks, please see CausalAttnMask.");
 }
 
@@ -117,10 +112,12 @@ int64_t gemm_alignment(const Params& params) {
 
 bool efficient_head_dim(const Params& params, bool debug) {
   const auto alignment = gemm_alignment(params);
-  const auto query = params.query.size(-1), key = params.key.size(-1), value = params.value.size(-1);
+  const auto query = params.query.size(-1), key = params.key.size(-1),
+             value = params.value.size(-1);
   return (query == key && query > 0 && query % alignment == 0 && value > 0 &&
           value % alignment == 0) ||
-         refuse(debug, "Mem efficient attention requires last dimension of inputs to be divisible by ",
+         refuse(debug,
+                "Mem efficient attention requires last dimension of inputs to be divisible by ",
                 alignment, ". Got Query.size(-1): ", query, ", Key.size(-1): ", key,
                 ", Value.size(-1): ", value, " instead.");
 }
@@ -152,15 +149,18 @@ bool cudnn_deterministic(const Params&, bool debug) {
 
 bool cudnn_dropout(const Params& params, bool debug) {
   return params.dropout * 16 == std::floor(params.dropout * 16) ||
-         refuse(debug, "cuDNN dropout probability resolution is limited to 1/16.Use a dropout "
+         refuse(debug,
+                "cuDNN dropout probability resolution is limited to 1/16.Use a dropout "
                 "probability that is a multiple of 1/16 to select the cuDNN backend");
 }
 
 bool cudnn_hardware(const Params& params, bool debug) {
   const auto sm = capability(params);
   return (sm >= 80 && sm <= 121) ||
-         refuse(debug, "cuDNN MHA only supports gpu architectures in the range [sm80, sm121]. "
-                "Attempting to run on a sm ", sm / 10, ".", sm % 10, " gpu.");
+         refuse(debug,
+                "cuDNN MHA only supports gpu architectures in the range [sm80, sm121]. "
+                "Attempting to run on a sm ",
+                sm / 10, ".", sm % 10, " gpu.");
 }
 
 bool cudnn_shapes(const Params& params, bool debug) {
@@ -194,24 +194,41 @@ bool can_use_cudnn(const Params& params, bool debug) {
 
 // ---- the choice ----
 
-// Hopper and data-centre Blackwell try cuDNN first. Set once, so that the user's own order stays.
-std::array<SDPBackend, sdp::num_backends> order_for(const Params& params) {
-  static const bool prefer_cudnn =
-      c10::utils::check_env("TORCH_CUDNN_SDPA_DEPRIORITIZED") != true;
-  static bool set = false;
-  auto& context = at::globalContext();
-  if (!std::exchange(set, true)) {
-    const auto sm = capability(params);
-    if (prefer_cudnn && (sm == 90 || sm == 100 || sm == 103)) {
-      std::vector<int64_t> order;
-      for (const auto backend : {SDPBackend::cudnn_attention, SDPBackend::flash_attention,
-                                 SDPBackend::efficient_attention, SDPBackend::math}) {
-        order.push_back(static_cast<int64_t>(backend));
-      }
-      context.setSDPPriorityOrder(order);
-    }
+// Hopper and data-centre Blackwell try cuDNN first. Set with the machine; the user may set another.
+void set_order() {
+  const auto sm = machine.gpu[0].capability;
+  const bool prefer_cudnn = (sm == 90 || sm == 100 || sm == 103) &&
+                            c10::utils::check_env("TORCH_CUDNN_SDPA_DEPRIORITIZED") != true;
+  std::vector<SDPBackend> order = {SDPBackend::flash_attention, SDPBackend::efficient_attention,
+                                   SDPBackend::math};
+  order.insert(prefer_cudnn ? order.begin() : order.end(), SDPBackend::cudnn_attention);
+  std::vector<int64_t> numbers;
+  for (const auto backend : order) {
+    numbers.push_back(static_cast<int64_t>(backend));
   }
-  return context.sDPPriorityOrder();
+  at::globalContext().setSDPPriorityOrder(numbers);
+}
+
+// Where a card falls back to plain mathematics, the CPU may still have a fused kernel.
+bool cpu_would_fuse(const Params& params) {
+  auto without_mask = params;
+  without_mask.attn_mask.reset();
+  return sdp::check_runtime_disabled_flash(params, false) && dense(params, false) &&
+         sdp::check_for_dropout(params, false) && sdp::check_tensor_shapes(params, false) &&
+         sdp::check_batch_size_and_num_heads_dense<true>(params, false) &&
+         sdp::check_attn_mask_shape(params, false) &&
+         params.query.size(-1) == params.key.size(-1) &&
+         params.query.size(-1) == params.value.size(-1) &&
+         sdp::check_nonzero_sequence_lengths_dense(params, false) &&
+         sdp::check_last_dim_stride_equals_1_dense<true>(without_mask, false) &&
+         is_one_of(params, {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}, false);
+}
+
+// A GPU that computes then gives the CPU's numbers; a hollow one has none, and goes the card's way.
+SDPBackend mathematics(const Params& params) {
+  const bool fused = !machine.hollow && sdp::check_runtime_disabled_mem_efficient(params, false) &&
+                     cpu_would_fuse(params);
+  return fused ? SDPBackend::efficient_attention : SDPBackend::math;
 }
 
 bool can_use(SDPBackend backend, const Params& params) {
@@ -230,9 +247,9 @@ bool can_use(SDPBackend backend, const Params& params) {
 int64_t choose(const Tensor& query, const Tensor& key, const Tensor& value, const MaybeTensor& mask,
                double dropout, bool causal, std::optional<double>, bool enable_gqa) {
   const Params params{query, key, value, mask, dropout, causal, enable_gqa};
-  for (const auto backend : order_for(params)) {
+  for (const auto backend : at::globalContext().sDPPriorityOrder()) {
     if (can_use(backend, params)) {
-      return static_cast<int64_t>(backend);
+      return static_cast<int64_t>(backend == SDPBackend::math ? mathematics(params) : backend);
     }
   }
   TORCH_WARN("Memory efficient kernel not used because:");
@@ -248,6 +265,7 @@ int64_t choose(const Tensor& query, const Tensor& key, const Tensor& value, cons
 
 ANYDEVICE_IMPL(aten, CUDA, m) {
   m.impl("_fused_sdp_choice", &choose);
+  set_order();
   at::native::_fused_sdp_choice_stub.set_cuda_dispatch_ptr(&choose);
 }
 

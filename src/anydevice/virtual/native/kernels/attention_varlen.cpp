@@ -7,8 +7,8 @@ namespace {
 
 // Which keys a query sees. Flash counts positions from the end of both sequences (bottom right).
 struct Window {
-  bool causal = false;     // from the top left
-  int64_t before = -1;     // keys before and after its own position; -1: all
+  bool causal = false;  // from the top left
+  int64_t before = -1;  // keys before and after its own position; -1: all
   int64_t after = -1;
   bool from_end = true;
 };
@@ -39,8 +39,8 @@ MaybeTensor bias_of(const Window& window, const MaybeTensor& bias, const MaybeTe
   }
   const auto numbers = like.options().dtype(at::kLong);
   const auto shift = window.from_end ? keys - queries : 0;
-  const auto distance = at::arange(keys, numbers).unsqueeze(0) -
-                        (at::arange(queries, numbers).unsqueeze(1) + shift);
+  const auto distance =
+      at::arange(keys, numbers).unsqueeze(0) - (at::arange(queries, numbers).unsqueeze(1) + shift);
   auto result = at::zeros({queries, keys}, like.options().dtype(at::kFloat));
   if (given(slopes)) {
     result = -slopes->view({-1, slopes->size(-1), 1, 1}) * distance.abs();
@@ -56,15 +56,17 @@ MaybeTensor bias_of(const Window& window, const MaybeTensor& bias, const MaybeTe
 }
 
 // [B, S, H, D] of the outside, [B, H, S, D] of attend().
-Tensor heads_first(const Tensor& tensor) { return tensor.transpose(1, 2); }
+Tensor heads_first(const Tensor& tensor) {
+  return tensor.transpose(1, 2);
+}
 
-std::tuple<Tensor, Tensor> attend_windowed(
-    const Tensor& query, const Tensor& key, const Tensor& value, const MaybeTensor& bias,
-    const MaybeTensor& slopes, const Window& window, double scale, const Draw& drawn) {
+std::tuple<Tensor, Tensor> attend_windowed(const Tensor& query, const Tensor& key,
+                                           const Tensor& value, const MaybeTensor& bias,
+                                           const MaybeTensor& slopes, const Window& window,
+                                           double scale, const Draw& drawn) {
   const auto all = bias_of(window, bias, slopes, query.size(1), key.size(1), query);
-  auto [output, logsumexp] =
-      attend(heads_first(query), heads_first(key), heads_first(value), all, window.causal, scale,
-             drawn);
+  auto [output, logsumexp] = attend(heads_first(query), heads_first(key), heads_first(value), all,
+                                    window.causal, scale, drawn);
   return {laid_out_like(query, heads_first(output)), logsumexp};
 }
 
@@ -117,13 +119,13 @@ Draw draw_of(const Draw& drawn, size_t sequence) {
 }
 
 // logsumexp is [H, total].
-std::tuple<Tensor, Tensor> attend_each(
-    const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& query_ends,
-    const Tensor& key_ends, const MaybeTensor& keys_used, const MaybeTensor& slopes,
-    const Window& window, double scale, const Draw& drawn) {
+std::tuple<Tensor, Tensor> attend_each(const Tensor& query, const Tensor& key, const Tensor& value,
+                                       const Tensor& query_ends, const Tensor& key_ends,
+                                       const MaybeTensor& keys_used, const MaybeTensor& slopes,
+                                       const Window& window, double scale, const Draw& drawn) {
   const auto output = at::zeros({query.size(0), query.size(1), value.size(2)}, query.options());
-  const auto logsumexp = at::full({query.size(1), query.size(0)}, minus_infinity,
-                                  query.options().dtype(at::kFloat));
+  const auto logsumexp =
+      at::full({query.size(1), query.size(0)}, minus_infinity, query.options().dtype(at::kFloat));
   const auto spans = spans_of(query_ends, key_ends, keys_used);
   for (size_t i = 0; i < spans.size(); ++i) {
     const auto& span = spans[i];
@@ -139,10 +141,10 @@ std::tuple<Tensor, Tensor> attend_each(
   return {output, logsumexp};
 }
 
-ThreeGrads attend_each_backward(
-    const Tensor& grad_output, const Tensor& query, const Tensor& key, const Tensor& value,
-    const Tensor& output, const Tensor& logsumexp, const Tensor& query_ends, const Tensor& key_ends,
-    const Window& window, double scale, const Draw& drawn) {
+ThreeGrads attend_each_backward(const Tensor& grad_output, const Tensor& query, const Tensor& key,
+                                const Tensor& value, const Tensor& output, const Tensor& logsumexp,
+                                const Tensor& query_ends, const Tensor& key_ends,
+                                const Window& window, double scale, const Draw& drawn) {
   const auto grad_query = at::zeros_like(query), grad_key = at::zeros_like(key),
              grad_value = at::zeros_like(value);
   const auto spans = spans_of(query_ends, key_ends, {});
@@ -151,7 +153,9 @@ ThreeGrads attend_each_backward(
     if (span.queries == 0 || span.keys == 0) {
       continue;
     }
-    const auto queries = [&](const Tensor& tensor) { return part(tensor, span.query, span.queries); };
+    const auto queries = [&](const Tensor& tensor) {
+      return part(tensor, span.query, span.queries);
+    };
     const auto keys = [&](const Tensor& tensor) { return part(tensor, span.key, span.keys); };
     const auto grads = attend_windowed_backward(
         queries(grad_output), queries(query), keys(key), keys(value), {}, queries(output),
@@ -170,8 +174,9 @@ Tensor by_sequence(const Tensor& logsumexp, const Tensor& query_ends, int64_t mo
                          std::numeric_limits<double>::infinity(), logsumexp.options());
   const auto spans = spans_of(query_ends, query_ends, {});
   for (size_t i = 0; i < spans.size(); ++i) {
-    result[static_cast<int64_t>(i)].narrow(1, 0, spans[i].queries).copy_(
-        logsumexp.narrow(1, spans[i].query, spans[i].queries));
+    result[static_cast<int64_t>(i)]
+        .narrow(1, 0, spans[i].queries)
+        .copy_(logsumexp.narrow(1, spans[i].query, spans[i].queries));
   }
   return result;
 }

@@ -57,17 +57,19 @@ FlashResult flash_forward(const Arguments& in) {
                               "_flash_attention_forward with a block_table (paged keys) is not "
                               "available on a virtual GPU");
   const auto query = in.tensor("query");
-  const FlashCall call{
-      in.maybe("cum_seq_q"), in.maybe("cum_seq_k"), in.maybe("seqused_k"), in.maybe("alibi_slopes"),
-      flash_window(in["is_causal"].toBool(), in.maybe_size("window_size_left"),
-                   in.maybe_size("window_size_right")),
-      scale_of(query, in["scale"].toOptional<double>()), in["dropout_p"].toDouble()};
+  const FlashCall call{in.maybe("cum_seq_q"),
+                       in.maybe("cum_seq_k"),
+                       in.maybe("seqused_k"),
+                       in.maybe("alibi_slopes"),
+                       flash_window(in["is_causal"].toBool(), in.maybe_size("window_size_left"),
+                                    in.maybe_size("window_size_right")),
+                       scale_of(query, in["scale"].toOptional<double>()),
+                       in["dropout_p"].toDouble()};
   const auto sequences = given(call.query_ends) ? call.query_ends->numel() - 1 : query.size(0);
   const auto drawn = draw(call.dropout, sequences * query.size(-2) * 32, query.get_device());
   const auto [output, logsumexp] =
       flash_attend(query, in.tensor("key"), in.tensor("value"), call, drawn);
-  return {output, logsumexp,
-          kept_on_device({drawn.seed, drawn.offset}, {2}, at::kUInt64, query)};
+  return {output, logsumexp, kept_on_device({drawn.seed, drawn.offset}, {2}, at::kUInt64, query)};
 }
 
 void flash_forward_boxed(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
@@ -87,11 +89,12 @@ void flash_forward_inplace_boxed(const c10::OperatorHandle& op, torch::jit::Stac
   torch::jit::push(*stack, result.logsumexp);
 }
 
-ThreeGrads flash_backward_varlen(
-    const Tensor& grad_output, const Tensor& query, const Tensor& key, const Tensor& value,
-    const Tensor& output, const Tensor& logsumexp, const Tensor& query_ends, const Tensor& key_ends,
-    SymInt, SymInt, double dropout, bool causal, const Tensor& rng_state, const Tensor&,
-    std::optional<double> scale, std::optional<SymInt> left, std::optional<SymInt> right) {
+ThreeGrads flash_backward_varlen(const Tensor& grad_output, const Tensor& query, const Tensor& key,
+                                 const Tensor& value, const Tensor& output, const Tensor& logsumexp,
+                                 const Tensor& query_ends, const Tensor& key_ends, SymInt, SymInt,
+                                 double dropout, bool causal, const Tensor& rng_state,
+                                 const Tensor&, std::optional<double> scale,
+                                 std::optional<SymInt> left, std::optional<SymInt> right) {
   const auto window = flash_window(causal, std::move(left), std::move(right));
   const Draw drawn{dropout, number_in(rng_state, 0), number_in(rng_state, 1)};
   if (query_ends.defined()) {
@@ -99,8 +102,8 @@ ThreeGrads flash_backward_varlen(
                    query_ends, key_ends, window, scale_of(query, scale), drawn);
   }
   return first_three(on_host(&attend_windowed_backward, grad_output, query, key, value,
-                             MaybeTensor(), output, logsumexp, window, scale_of(query, scale), drawn,
-                             false));
+                             MaybeTensor(), output, logsumexp, window, scale_of(query, scale),
+                             drawn, false));
 }
 
 // ---- memory-efficient ----
@@ -112,8 +115,9 @@ std::tuple<Tensor, Tensor> efficient_attend(
   const auto none = at::empty({0}, query.options().dtype(at::kFloat));
   if (given(query_ends)) {
     TORCH_CHECK(query.size(0) == 1, "cu_seqlens only supports batch_size == 1");
-    TORCH_CHECK_NOT_IMPLEMENTED(!given(bias), "_efficient_attention_forward with both a bias and "
-                                              "cu_seqlens is not available on a virtual GPU");
+    TORCH_CHECK_NOT_IMPLEMENTED(!given(bias),
+                                "_efficient_attention_forward with both a bias and "
+                                "cu_seqlens is not available on a virtual GPU");
     const auto [output, logsumexp] = attend_each(query[0], key[0], value[0], *query_ends, *key_ends,
                                                  keys_used, {}, window, scale, drawn);
     return {output.unsqueeze(0),
@@ -141,8 +145,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, SymInt, SymInt> efficient_forward(
                           query.get_device());
   const auto [output, logsumexp] = on_host(
       &efficient_attend, query, key, value, bias, query_ends, key_ends, keys_used, queries,
-      efficient_window(custom_mask, window), scale_of(query, scale),
-      drawn, compute_logsumexp);
+      efficient_window(custom_mask, window), scale_of(query, scale), drawn, compute_logsumexp);
   return {output, logsumexp, kept_on_host(drawn.seed), kept_on_host(drawn.offset), queries, keys};
 }
 
@@ -155,10 +158,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> efficient_attend_backward(
     return attend_windowed_backward(grad_output, query, key, value, bias, output, logsumexp, window,
                                     scale, drawn, bias_needed);
   }
-  const auto [grad_query, grad_key, grad_value] = attend_each_backward(
-      grad_output[0], query[0], key[0], value[0], output[0],
-      end_to_end(logsumexp, *query_ends, query.size(1)), *query_ends, *key_ends, window, scale,
-      drawn);
+  const auto [grad_query, grad_key, grad_value] =
+      attend_each_backward(grad_output[0], query[0], key[0], value[0], output[0],
+                           end_to_end(logsumexp, *query_ends, query.size(1)), *query_ends,
+                           *key_ends, window, scale, drawn);
   return {grad_query.unsqueeze(0), grad_key.unsqueeze(0), grad_value.unsqueeze(0), Tensor()};
 }
 
@@ -171,8 +174,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> efficient_backward_varlen(
   if (!grad_output.defined()) {
     return {};
   }
-  return on_host(&efficient_attend_backward, grad_output, query, key, value, bias, output, logsumexp,
-                 query_ends, key_ends, efficient_window(custom_mask, window),
+  return on_host(&efficient_attend_backward, grad_output, query, key, value, bias, output,
+                 logsumexp, query_ends, key_ends, efficient_window(custom_mask, window),
                  scale_of(query, scale), Draw{dropout, number_in(seed), number_in(offset)},
                  bias_needed && given(bias));
 }
@@ -184,9 +187,10 @@ FlashOutputs cudnn_forward(const Tensor& query, const Tensor& key, const Tensor&
                            const MaybeTensor& key_ends, SymInt, SymInt, bool compute_logsumexp,
                            double dropout, bool causal, bool return_debug_mask,
                            std::optional<double> scale) {
-  TORCH_CHECK_NOT_IMPLEMENTED(!given(query_ends) && !given(key_ends),
-                              "_cudnn_attention_forward with cumulative lengths is not available on "
-                              "a virtual GPU");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !given(query_ends) && !given(key_ends),
+      "_cudnn_attention_forward with cumulative lengths is not available on "
+      "a virtual GPU");
   return cudnn(query, key, value, bias, compute_logsumexp, dropout, causal, return_debug_mask,
                scale);
 }

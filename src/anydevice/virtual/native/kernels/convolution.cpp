@@ -25,10 +25,10 @@ Tensor& cudnn_convolution_out(const Tensor& self, const Tensor& weight, SymIntAr
   return write(out, convolve(self, weight, {}, stride, padding, dilation, groups));
 }
 
-Tensor cudnn_convolution_transpose(
-    const Tensor& self, const Tensor& weight, SymIntArrayRef padding, SymIntArrayRef output_padding,
-    SymIntArrayRef stride, SymIntArrayRef dilation, SymInt groups, bool /*benchmark*/,
-    bool /*deterministic*/, bool /*allow_tf32*/) {
+Tensor cudnn_convolution_transpose(const Tensor& self, const Tensor& weight, SymIntArrayRef padding,
+                                   SymIntArrayRef output_padding, SymIntArrayRef stride,
+                                   SymIntArrayRef dilation, SymInt groups, bool /*benchmark*/,
+                                   bool /*deterministic*/, bool /*allow_tf32*/) {
   return at::convolution_symint(self, weight, {}, stride, padding, dilation, /*transposed=*/true,
                                 output_padding, groups);
 }
@@ -39,10 +39,10 @@ Tensor cudnn_convolution_relu(const Tensor& self, const Tensor& weight, const Ma
   return convolve(self, weight, bias, stride, padding, dilation, groups).relu_();
 }
 
-Tensor cudnn_convolution_add_relu(
-    const Tensor& self, const Tensor& weight, const Tensor& z, const std::optional<Scalar>& alpha,
-    const MaybeTensor& bias, SymIntArrayRef stride, SymIntArrayRef padding,
-    SymIntArrayRef dilation, SymInt groups) {
+Tensor cudnn_convolution_add_relu(const Tensor& self, const Tensor& weight, const Tensor& z,
+                                  const std::optional<Scalar>& alpha, const MaybeTensor& bias,
+                                  SymIntArrayRef stride, SymIntArrayRef padding,
+                                  SymIntArrayRef dilation, SymInt groups) {
   return convolve(self, weight, bias, stride, padding, dilation, groups)
       .add_(z, alpha.value_or(1.0))
       .relu_();

@@ -1,5 +1,5 @@
-// Products with weights of 4 bits, packed as the tensor cores read them: tiles of 8 rows by 16 columns,
-// two tiles of columns to an int32.
+// Products with weights of 4 bits, packed as the tensor cores read them: tiles of 8 rows by 16
+// columns, two such tiles to an int32.
 #include "kernel.h"
 
 namespace anydevice::kernels {
@@ -32,7 +32,8 @@ Tensor unpacked(const Tensor& packed) {
   const auto halves = at::bitwise_right_shift(packed.to(at::kLong).unsqueeze(-1), shift)
                           .bitwise_and(0xF)
                           .view({tiles, outer, rows_in_tile, 4, inner, 2, 4});
-  return halves.permute({0, 2, 1, 4, 6, 3, 5})  // row, outer tile, inner pair, four, place, half
+  return halves
+      .permute({0, 2, 1, 4, 6, 3, 5})  // row, outer tile, inner pair, four, place, half
       .reshape({tiles * rows_in_tile, outer * inner * 2 * columns_in_tile});
 }
 
@@ -43,8 +44,10 @@ Tensor multiply(const Tensor& self, const Tensor& packed, int64_t group,
   TORCH_CHECK(group == 32 || group == 64 || group == 128 || group == 256,
               "expected qGroupSize to be 32, 64, 128 or 256, got ", group);
   const auto weight = unpacked(packed).to(at::kFloat) - 8;
-  const auto per_column = scales_and_zeros.to(at::kFloat).transpose(0, 1).repeat_interleave(group, 1);
-  const auto scaled = (weight * per_column.select(-1, 0) + per_column.select(-1, 1)).to(at::kBFloat16);
+  const auto per_column =
+      scales_and_zeros.to(at::kFloat).transpose(0, 1).repeat_interleave(group, 1);
+  const auto scaled =
+      (weight * per_column.select(-1, 0) + per_column.select(-1, 1)).to(at::kBFloat16);
   return at::mm(self.to(at::kFloat), scaled.to(at::kFloat).t()).to(at::kBFloat16);
 }
 

@@ -1,4 +1,4 @@
-// Choices in linear algebra that only CUDA's libraries offer: the SVD's driver, LU without pivoting.
+// What only CUDA's libraries offer in linear algebra: a driver for the SVD, LU without pivoting.
 #include "kernel.h"
 
 namespace anydevice::kernels {
@@ -7,7 +7,8 @@ namespace {
 using ThreeTensors = std::tuple<Tensor, Tensor, Tensor>;
 using ThreeOutputs = std::tuple<Tensor&, Tensor&, Tensor&>;
 
-ThreeOutputs write_three(const ThreeTensors& results, Tensor& first, Tensor& second, Tensor& third) {
+ThreeOutputs write_three(const ThreeTensors& results, Tensor& first, Tensor& second,
+                         Tensor& third) {
   write(first, std::get<0>(results));
   write(second, std::get<1>(results));
   write(third, std::get<2>(results));

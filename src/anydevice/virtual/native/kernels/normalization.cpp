@@ -1,4 +1,5 @@
-// Batch normalisation as cuDNN offers it and in the pieces SyncBatchNorm is made of; RMS norm's backward.
+// Batch normalisation as cuDNN offers it and in the pieces that SyncBatchNorm is made of, and the
+// backward of RMS norm.
 #include "kernel.h"
 
 namespace anydevice::kernels {
@@ -6,12 +7,12 @@ namespace {
 
 using BatchNormOutputs = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 
-BatchNormOutputs batch_norm_with_reserve(
-    const Tensor& input, const Tensor& weight, const MaybeTensor& bias,
-    const MaybeTensor& running_mean, const MaybeTensor& running_var, bool training,
-    double momentum, double eps) {
-  auto [output, mean, invstd] = at::native_batch_norm(
-      input, weight, bias, running_mean, running_var, training, momentum, eps);
+BatchNormOutputs batch_norm_with_reserve(const Tensor& input, const Tensor& weight,
+                                         const MaybeTensor& bias, const MaybeTensor& running_mean,
+                                         const MaybeTensor& running_var, bool training,
+                                         double momentum, double eps) {
+  auto [output, mean, invstd] = at::native_batch_norm(input, weight, bias, running_mean,
+                                                      running_var, training, momentum, eps);
   if (!training) {
     mean = at::empty({0}, weight.options());
     invstd = at::empty({0}, weight.options());
@@ -21,8 +22,8 @@ BatchNormOutputs batch_norm_with_reserve(
 
 std::tuple<Tensor&, Tensor&, Tensor&, Tensor&> batch_norm_out(
     const Tensor& input, const Tensor& weight, const MaybeTensor& bias,
-    const MaybeTensor& running_mean, const MaybeTensor& running_var, bool training,
-    double momentum, double eps, Tensor& output, Tensor& mean, Tensor& invstd, Tensor& reserve) {
+    const MaybeTensor& running_mean, const MaybeTensor& running_var, bool training, double momentum,
+    double eps, Tensor& output, Tensor& mean, Tensor& invstd, Tensor& reserve) {
   const auto [result, result_mean, result_invstd, result_reserve] = batch_norm_with_reserve(
       input, weight, bias, running_mean, running_var, training, momentum, eps);
   write(output, result);
@@ -64,7 +65,7 @@ std::tuple<Tensor, Tensor> statistics(const Tensor& input, double eps) {
 }
 
 Tensor normalise(const Tensor& input, const MaybeTensor& weight, const MaybeTensor& bias,
-                        const Tensor& mean, const Tensor& invstd, double /*eps*/) {
+                 const Tensor& mean, const Tensor& invstd, double /*eps*/) {
   auto output = widened(input) - per_channel(mean, input);
   if (given(weight)) {
     output = per_channel(*weight, input) * output;
@@ -76,22 +77,21 @@ Tensor normalise(const Tensor& input, const MaybeTensor& weight, const MaybeTens
   return output.to(input.scalar_type());
 }
 
-Tensor& normalise_out(const Tensor& input, const MaybeTensor& weight,
-                             const MaybeTensor& bias, const Tensor& mean, const Tensor& invstd,
-                             double eps, Tensor& out) {
+Tensor& normalise_out(const Tensor& input, const MaybeTensor& weight, const MaybeTensor& bias,
+                      const Tensor& mean, const Tensor& invstd, double eps, Tensor& out) {
   return write(out, normalise(input, weight, bias, mean, invstd, eps));
 }
 
 // Each process's mean and deviation, weighed by how many elements it saw.
-std::tuple<Tensor, Tensor> gather_weighted(
-    const Tensor& /*input*/, const Tensor& means, const Tensor& invstds,
-    const MaybeTensor& running_mean, const MaybeTensor& running_var, double momentum, double eps,
-    const Tensor& counts) {
+std::tuple<Tensor, Tensor> gather_weighted(const Tensor& /*input*/, const Tensor& means,
+                                           const Tensor& invstds, const MaybeTensor& running_mean,
+                                           const MaybeTensor& running_var, double momentum,
+                                           double eps, const Tensor& counts) {
   const auto weights = counts.to(means.scalar_type()).view({-1, 1});
   const auto total = weights.sum();
   const auto mean = (means * weights).sum(0) / total;
-  const auto squares = ((invstds.pow(-2) - eps) * weights).sum(0) +
-                       ((means - mean).square() * weights).sum(0);
+  const auto squares =
+      ((invstds.pow(-2) - eps) * weights).sum(0) + ((means - mean).square() * weights).sum(0);
   if (given(running_mean)) {
     running_mean->mul_(1 - momentum).add_(mean, momentum);
   }
@@ -101,13 +101,11 @@ std::tuple<Tensor, Tensor> gather_weighted(
   return {mean, (squares / total + eps).rsqrt()};
 }
 
-std::tuple<Tensor, Tensor> gather(
-    const Tensor& input, const Tensor& means, const Tensor& invstds,
-    const MaybeTensor& running_mean, const MaybeTensor& running_var, double momentum, double eps,
-    int64_t count) {
+std::tuple<Tensor, Tensor> gather(const Tensor& input, const Tensor& means, const Tensor& invstds,
+                                  const MaybeTensor& running_mean, const MaybeTensor& running_var,
+                                  double momentum, double eps, int64_t count) {
   const auto counts = at::full({means.size(0)}, count, means.options());
-  return gather_weighted(input, means, invstds, running_mean, running_var,
-                                             momentum, eps, counts);
+  return gather_weighted(input, means, invstds, running_mean, running_var, momentum, eps, counts);
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> reduce_backward(
@@ -118,16 +116,14 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> reduce_backward(
   const auto sum_grad = grad.sum(dims);
   const auto sum_grad_centred = (grad * (widened(input) - per_channel(mean, input))).sum(dims);
   const auto weight_type = given(weight) ? weight->scalar_type() : mean.scalar_type();
-  return {input_needed ? sum_grad : Tensor(),
-          input_needed ? sum_grad_centred : Tensor(),
+  return {input_needed ? sum_grad : Tensor(), input_needed ? sum_grad_centred : Tensor(),
           weight_needed ? at::mul(sum_grad_centred, invstd).to(weight_type) : Tensor(),
           bias_needed ? sum_grad.to(weight_type, /*non_blocking=*/false, /*copy=*/true) : Tensor()};
 }
 
-Tensor normalise_backward(
-    const Tensor& grad_output, const Tensor& input, const Tensor& mean, const Tensor& invstd,
-    const MaybeTensor& weight, const Tensor& sum_grad, const Tensor& sum_grad_centred,
-    const Tensor& count) {
+Tensor normalise_backward(const Tensor& grad_output, const Tensor& input, const Tensor& mean,
+                          const Tensor& invstd, const MaybeTensor& weight, const Tensor& sum_grad,
+                          const Tensor& sum_grad_centred, const Tensor& count) {
   const auto total = count.sum().to(mean.scalar_type());
   const auto centred = widened(input) - per_channel(mean, input);
   const auto slope = per_channel(invstd.square() * sum_grad_centred / total, input);
@@ -136,9 +132,10 @@ Tensor normalise_backward(
   return (grad * per_channel(scale, input)).to(input.scalar_type());
 }
 
-std::tuple<Tensor, Tensor> rms_norm_backward(
-    const Tensor& grad_output, const Tensor& input, IntArrayRef normalized_shape,
-    const Tensor& rstd, const MaybeTensor& weight, std::array<bool, 2> needed) {
+std::tuple<Tensor, Tensor> rms_norm_backward(const Tensor& grad_output, const Tensor& input,
+                                             IntArrayRef normalized_shape, const Tensor& rstd,
+                                             const MaybeTensor& weight,
+                                             std::array<bool, 2> needed) {
   const int64_t outer = input.dim() - static_cast<int64_t>(normalized_shape.size());
   std::vector<int64_t> outer_dims, inner_dims;
   for (int64_t dim = 0; dim < input.dim(); ++dim) {

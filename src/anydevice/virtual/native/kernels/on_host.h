@@ -1,4 +1,4 @@
-// on_host(function, arguments...): a function of host tensors, called from a kernel that sees CUDA ones.
+// on_host(function, arguments...): a function of host tensors, called where CUDA ones are seen.
 // For kernels that have more to do than compute; the others are wrapped in composed<> as they are.
 #pragma once
 
@@ -10,16 +10,25 @@
 
 namespace anydevice::kernels {
 
+// Composite kernels choose their way by asking who requires a gradient, so an alias says so too.
+inline Tensor host_tensor(Aliases& aliases, const Tensor& tensor) {
+  auto alias = aliases.of(tensor);
+  if (tensor.defined() && tensor.requires_grad()) {
+    alias.requires_grad_();
+  }
+  return alias;
+}
+
 template <typename Argument>
 auto host_argument(Aliases& aliases, const Argument& argument) {
   if constexpr (std::is_same_v<Argument, Tensor>) {
-    return aliases.of(argument);
+    return host_tensor(aliases, argument);
   } else if constexpr (std::is_same_v<Argument, MaybeTensor>) {
-    return given(argument) ? MaybeTensor(aliases.of(*argument)) : MaybeTensor();
+    return given(argument) ? MaybeTensor(host_tensor(aliases, *argument)) : MaybeTensor();
   } else if constexpr (std::is_same_v<Argument, std::vector<Tensor>>) {
     std::vector<Tensor> host;
     for (const auto& tensor : argument) {
-      host.push_back(aliases.of(tensor));
+      host.push_back(host_tensor(aliases, tensor));
     }
     return host;
   } else {
@@ -47,7 +56,7 @@ template <typename Function, typename... Rest>
 auto on_host(Function function, const Tensor& first, const Rest&... rest) {
   const c10::impl::ExcludeDispatchKeyGuard no_cpu_autocast(c10::DispatchKey::AutocastCPU);
   Aliases aliases;
-  auto results = function(aliases.of(first), host_argument(aliases, rest)...);
+  auto results = function(host_tensor(aliases, first), host_argument(aliases, rest)...);
   to_device(aliases, results, first.get_device());
   return results;
 }

@@ -1,5 +1,5 @@
-// torch.func._random: numbers told by a key alone, a tensor of [seed, offset]. One Philox block gives
-// four numbers, or two doubles; the n-th block of a key is the one at its offset + n.
+// torch.func._random: numbers told by a key alone, a tensor of [seed, offset]. One Philox block
+// gives four numbers, or two doubles; the n-th block of a key is the one at its offset + n.
 #include "kernel.h"
 
 #include <ATen/Dispatch.h>
@@ -133,29 +133,33 @@ auto normal_of(const PhiloxBlock& block, double mean, double deviation) {
 
 auto normal_of(const PhiloxBlock& block, float mean, float deviation) {
   constexpr float unit = 2.3283064365386963e-10f;
-  const auto real = [&](uint32_t bits) { return std::fma(static_cast<float>(bits), unit, unit * 0.5f); };
+  const auto real = [&](uint32_t bits) {
+    return std::fma(static_cast<float>(bits), unit, unit * 0.5f);
+  };
   const auto one = box_muller(real(block[0]), real(block[1]));
   const auto two = box_muller(real(block[2]), real(block[3]));
-  return std::array{one[0] * deviation + mean, one[1] * deviation + mean,
-                    two[0] * deviation + mean, two[1] * deviation + mean};
+  return std::array{one[0] * deviation + mean, one[1] * deviation + mean, two[0] * deviation + mean,
+                    two[1] * deviation + mean};
 }
 
 Tensor& uniform_from_key(Tensor& self, const Tensor& key, double low, double high) {
-  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, self.scalar_type(), "_philox_uniform_", [&] {
-    fill_from_keys<scalar_t>(self, key, [&](const PhiloxBlock& block) {
-      return uniform_of(block, static_cast<scalar_t>(low), static_cast<scalar_t>(high));
-    });
-  });
+  AT_DISPATCH_FLOATING_TYPES_AND2(
+      at::kHalf, at::kBFloat16, self.scalar_type(), "_philox_uniform_", [&] {
+        fill_from_keys<scalar_t>(self, key, [&](const PhiloxBlock& block) {
+          return uniform_of(block, static_cast<scalar_t>(low), static_cast<scalar_t>(high));
+        });
+      });
   return self;
 }
 
 Tensor& normal_from_key(Tensor& self, const Tensor& key, double mean, double deviation) {
-  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, self.scalar_type(), "_philox_normal_", [&] {
-    using real_t = std::conditional_t<std::is_same_v<scalar_t, double>, double, float>;
-    fill_from_keys<scalar_t>(self, key, [&](const PhiloxBlock& block) {
-      return normal_of(block, static_cast<real_t>(mean), static_cast<real_t>(deviation));
-    });
-  });
+  AT_DISPATCH_FLOATING_TYPES_AND2(
+      at::kHalf, at::kBFloat16, self.scalar_type(), "_philox_normal_", [&] {
+        using real_t = std::conditional_t<std::is_same_v<scalar_t, double>, double, float>;
+        fill_from_keys<scalar_t>(self, key, [&](const PhiloxBlock& block) {
+          return normal_of(block, static_cast<real_t>(mean), static_cast<real_t>(deviation));
+        });
+      });
   return self;
 }
 

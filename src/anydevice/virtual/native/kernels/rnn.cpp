@@ -8,7 +8,12 @@
 namespace anydevice::kernels {
 namespace {
 
-enum RnnMode : int64_t { rnn_relu = 0, rnn_tanh = 1, rnn_lstm = 2, rnn_gru = 3 };  // cuDNN's numbers
+enum RnnMode : int64_t {
+  rnn_relu = 0,
+  rnn_tanh = 1,
+  rnn_lstm = 2,
+  rnn_gru = 3
+};  // cuDNN's numbers
 
 struct Rnn {
   int64_t mode, hidden_size, proj_size, layers, weights_per_layer;
@@ -152,7 +157,9 @@ Gradients backward(const Tensor& input, const std::vector<Tensor>& weights, cons
       found[place] = at::zeros_like(leaves[place]);
     }
   }
-  return {found[0], found[1], cx.defined() ? found.back() : Tensor(),
+  return {found[0],
+          found[1],
+          cx.defined() ? found.back() : Tensor(),
           {found.begin() + 2, found.begin() + 2 + static_cast<int64_t>(weights.size())}};
 }
 
@@ -184,8 +191,7 @@ int64_t next_seed(const MaybeTensor& state) {
 Tensor make_reserve(const Rnn& rnn, const Tensor& input, int64_t seed) {
   const int64_t gates = rnn.mode == rnn_lstm ? 4 : rnn.mode == rnn_gru ? 3 : 1;
   const int64_t steps = input.numel() / std::max<int64_t>(input.size(-1), 1);
-  const int64_t numbers =
-      rnn.layers * rnn.directions() * steps * rnn.hidden_size * (gates + 1);
+  const int64_t numbers = rnn.layers * rnn.directions() * steps * rnn.hidden_size * (gates + 1);
   const int64_t bytes = std::max<int64_t>(numbers * input.element_size(), sizeof(int64_t));
   auto reserve = at::empty({rnn.train ? bytes : 0}, input.options().dtype(at::kByte));
   if (rnn.train && !machine.hollow) {
@@ -227,8 +233,16 @@ Rnn describe(int64_t mode, const SymInt& hidden_size, const SymInt& proj_size, i
              int64_t weights_per_layer, bool batch_first, double dropout, bool train,
              bool bidirectional, SymIntArrayRef batch_sizes) {
   const auto sizes = C10_AS_INTARRAYREF_SLOW(batch_sizes);
-  return {mode, hidden_size.expect_int(), proj_size.expect_int(), layers, weights_per_layer,
-          batch_first, train, bidirectional, dropout, {sizes.begin(), sizes.end()}};
+  return {mode,
+          hidden_size.expect_int(),
+          proj_size.expect_int(),
+          layers,
+          weights_per_layer,
+          batch_first,
+          train,
+          bidirectional,
+          dropout,
+          {sizes.begin(), sizes.end()}};
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> cudnn_rnn(
@@ -238,9 +252,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> cudnn_rnn(
     SymIntArrayRef batch_sizes, const MaybeTensor& dropout_state) {
   if (!given(buffer) && !machine.hollow) {
     TORCH_WARN(
-        "RNN module weights are not part of single contiguous chunk of memory. This means they need "
-        "to be compacted at every call, possibly greatly increasing memory usage. To compact weights "
-        "again call flatten_parameters().");
+        "RNN module weights are not part of single contiguous chunk of memory. This means they "
+        "need to be compacted at every call, possibly greatly increasing memory usage. To compact "
+        "weights again call flatten_parameters().");
   }
   TORCH_CHECK(mode == rnn_lstm || !given(cx), "rnn: illegal defined cx for non-LSTM RNN");
   TORCH_CHECK(hx.is_contiguous(), "rnn: hx is not contiguous");
@@ -269,8 +283,8 @@ std::tuple<Tensor, Tensor, Tensor, std::vector<Tensor>> cudnn_rnn_backward(
   TORCH_CHECK(train, "cudnn RNN backward can only be called in training mode");
   const auto rnn = describe(mode, hidden_size, proj_size, layers, weights_per_layer, batch_first,
                             dropout, train, bidirectional, batch_sizes);
-  auto [grad_input, grad_hx, grad_cx, grad_weights] = on_host(
-      &backward, input, weights.vec(), hx, cx, grad_output, grad_hy, grad_cy, rnn, reserve);
+  auto [grad_input, grad_hx, grad_cx, grad_weights] =
+      on_host(&backward, input, weights.vec(), hx, cx, grad_output, grad_hy, grad_cy, rnn, reserve);
   return {needed[0] ? grad_input : Tensor(), needed[1] ? grad_hx : Tensor(),
           needed[2] ? grad_cx : Tensor(),
           needed[3] ? grad_weights : std::vector<Tensor>(weights.size())};

@@ -1,4 +1,4 @@
-// One step of an LSTM and of a GRU, which CUDA computes in one kernel after the two matrix products.
+// One step of an LSTM and of a GRU, which CUDA computes in one kernel after the two products.
 // The order of operations is that of the CPU's unfused cell, so float32 and float64 give its bits.
 #include "kernel.h"
 
@@ -9,9 +9,9 @@ Tensor with_bias(const Tensor& gates, const MaybeTensor& bias) {
   return given(bias) ? at::add(widened(gates), widened(*bias)) : widened(gates);
 }
 
-std::tuple<Tensor, Tensor, Tensor> lstm_cell(
-    const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& cx,
-    const MaybeTensor& input_bias, const MaybeTensor& hidden_bias) {
+std::tuple<Tensor, Tensor, Tensor> lstm_cell(const Tensor& input_gates, const Tensor& hidden_gates,
+                                             const Tensor& cx, const MaybeTensor& input_bias,
+                                             const MaybeTensor& hidden_bias) {
   const auto type = input_gates.scalar_type();
   auto gates = at::add(with_bias(hidden_gates, hidden_bias), with_bias(input_gates, input_bias));
   const auto chunk = gates.unsafe_chunk(4, 1);
@@ -22,9 +22,10 @@ std::tuple<Tensor, Tensor, Tensor> lstm_cell(
   return {hy.to(type), cy.to(type), gates.to(type)};
 }
 
-std::tuple<Tensor, Tensor, Tensor> lstm_cell_backward(
-    const MaybeTensor& grad_hy, const MaybeTensor& grad_cy, const Tensor& cx, const Tensor& cy,
-    const Tensor& workspace, bool has_bias) {
+std::tuple<Tensor, Tensor, Tensor> lstm_cell_backward(const MaybeTensor& grad_hy,
+                                                      const MaybeTensor& grad_cy, const Tensor& cx,
+                                                      const Tensor& cy, const Tensor& workspace,
+                                                      bool has_bias) {
   if (!given(grad_hy) && !given(grad_cy)) {
     return {};
   }
@@ -41,19 +42,19 @@ std::tuple<Tensor, Tensor, Tensor> lstm_cell_backward(
   if (given(grad_cy)) {
     grad_cell_state = grad_cell_state + widened(*grad_cy);
   }
-  const auto grad_gates = at::cat(
-      {grad_cell_state * cell * (1 - in) * in,
-       grad_cell_state * widened(cx) * (1 - forget) * forget,
-       grad_cell_state * in * (1 - cell * cell),
-       grad_out * (1 - out) * out},
-      1).to(workspace.scalar_type());
+  const auto grad_gates =
+      at::cat({grad_cell_state * cell * (1 - in) * in,
+               grad_cell_state * widened(cx) * (1 - forget) * forget,
+               grad_cell_state * in * (1 - cell * cell), grad_out * (1 - out) * out},
+              1)
+          .to(workspace.scalar_type());
   const auto grad_cx = (grad_cell_state * forget).to(cx.scalar_type());
   return {grad_gates, grad_cx, has_bias ? grad_gates.sum(0) : Tensor()};
 }
 
-std::tuple<Tensor, Tensor> gru_cell(
-    const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& hx,
-    const MaybeTensor& input_bias, const MaybeTensor& hidden_bias) {
+std::tuple<Tensor, Tensor> gru_cell(const Tensor& input_gates, const Tensor& hidden_gates,
+                                    const Tensor& hx, const MaybeTensor& input_bias,
+                                    const MaybeTensor& hidden_bias) {
   const auto type = input_gates.scalar_type();
   const auto input = with_bias(input_gates, input_bias).unsafe_chunk(3, 1);
   const auto hidden = with_bias(hidden_gates, hidden_bias).unsafe_chunk(3, 1);
@@ -66,8 +67,9 @@ std::tuple<Tensor, Tensor> gru_cell(
   return {hy.to(type), workspace.to(type)};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_cell_backward(
-    const Tensor& grad_hy, const Tensor& workspace, bool has_bias) {
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_cell_backward(const Tensor& grad_hy,
+                                                                     const Tensor& workspace,
+                                                                     bool has_bias) {
   const auto type = workspace.scalar_type();
   const auto chunk = widened(workspace).unsafe_chunk(5, 1);
   const auto &reset = chunk[0], &update = chunk[1], &fresh = chunk[2], &hx = chunk[3];

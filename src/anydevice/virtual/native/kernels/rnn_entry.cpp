@@ -1,5 +1,5 @@
-// The way from torch.lstm, gru, rnn_tanh and rnn_relu to _cudnn_rnn, which lives in the CUDA library:
-// the stubs that PyTorch calls when cuDNN accepts the input.
+// The way from torch.lstm, gru, rnn_tanh and rnn_relu to _cudnn_rnn: the stubs that PyTorch calls
+// when cuDNN accepts the input, which otherwise live in its CUDA library.
 #include "kernel.h"
 
 #include <ATen/native/RNN.h>
@@ -9,26 +9,36 @@
 namespace anydevice::kernels {
 namespace {
 
-// flatten_parameters() has made the parameters views of one buffer, or the call has to compact them.
+// flatten_parameters() has made the parameters views of one buffer, or the call compacts them.
 MaybeTensor buffer_of(TensorList params) {
   for (const auto& param : params) {
     if (!param.storage().is_alias_of(params[0].storage())) {
       return {};
     }
   }
-  const auto numbers = static_cast<int64_t>(params[0].storage().nbytes()) / params[0].element_size();
+  const auto numbers =
+      static_cast<int64_t>(params[0].storage().nbytes()) / params[0].element_size();
   return at::empty({0}, params[0].options()).set_(params[0].storage(), 0, {numbers}, {1});
 }
 
-// One state a device and probability, as PyTorch's DropoutState.
+// One state a device, as PyTorch keeps them; each machine begins with none.
+struct DropoutStates {
+  std::mutex mutex;
+  std::array<Tensor, max_gpus> of;
+};
+
+DropoutStates& dropout_states() {
+  static auto* states = new DropoutStates();
+  return *states;
+}
+
 MaybeTensor dropout_state(double dropout, bool train, const Tensor& input) {
   if (dropout == 0 || !train) {
     return {};
   }
-  static std::mutex mutex;
-  static auto* states = new std::array<Tensor, max_gpus>();
-  const std::lock_guard<std::mutex> lock(mutex);
-  auto& state = (*states)[input.get_device()];
+  auto& states = dropout_states();
+  const std::lock_guard<std::mutex> lock(states.mutex);
+  auto& state = states.of[input.get_device()];
   if (!state.defined()) {
     const auto seed = at::empty({}, at::dtype(at::kLong)).random_().item<int64_t>();
     state = at::_cudnn_init_dropout_state(dropout, train, seed, input.options().dtype(at::kByte));
@@ -36,10 +46,11 @@ MaybeTensor dropout_state(double dropout, bool train, const Tensor& input) {
   return state;
 }
 
-std::tuple<Tensor, Tensor, Tensor> call(
-    int64_t mode, const Tensor& input, const Tensor& hx, const MaybeTensor& cx, TensorList params,
-    bool has_biases, int64_t layers, double dropout, bool train, bool bidirectional,
-    bool batch_first, IntArrayRef batch_sizes) {
+std::tuple<Tensor, Tensor, Tensor> call(int64_t mode, const Tensor& input, const Tensor& hx,
+                                        const MaybeTensor& cx, TensorList params, bool has_biases,
+                                        int64_t layers, double dropout, bool train,
+                                        bool bidirectional, bool batch_first,
+                                        IntArrayRef batch_sizes) {
   const bool projected = given(cx) && cx->size(2) != hx.size(2);
   const auto hidden_size = projected ? cx->size(2) : hx.size(2);
   const auto [output, hy, cy, reserve, buffer] = at::_cudnn_rnn(
@@ -88,6 +99,7 @@ void packed_lstm(Tensor& output, Tensor& hy, Tensor& cy, const Tensor& input,
 
 ANYDEVICE_IMPL(aten, CUDA, m) {
   static_cast<void>(m);  // stubs, not ops: only the moment is the same
+  dropout_states().of.fill(Tensor());
   at::native::lstm_cudnn_stub.set_cuda_dispatch_ptr(&lstm);
   at::native::gru_cudnn_stub.set_cuda_dispatch_ptr(&rnn<rnn_gru>);
   at::native::rnn_tanh_cudnn_stub.set_cuda_dispatch_ptr(&rnn<rnn_tanh>);

@@ -6,7 +6,8 @@
 namespace anydevice::kernels {
 namespace {
 
-constexpr auto kBilinear = static_cast<int64_t>(at::native::detail::GridSamplerInterpolation::Bilinear);
+constexpr auto kBilinear =
+    static_cast<int64_t>(at::native::detail::GridSamplerInterpolation::Bilinear);
 constexpr auto kZeros = static_cast<int64_t>(at::native::detail::GridSamplerPadding::Zeros);
 
 Tensor grid_sampler(const Tensor& self, const Tensor& grid) {

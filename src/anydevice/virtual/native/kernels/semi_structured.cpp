@@ -1,5 +1,5 @@
-// 2:4 sparsity: of every four values two are kept, with metadata that says which. CUTLASS's layout of
-// the metadata; cuSPARSELt's compressed matrix holds the same values with the metadata behind them.
+// 2:4 sparsity: of every four values two are kept, with metadata that says which, in CUTLASS's
+// layout; cuSPARSELt's compressed matrix holds the same values with the metadata behind them.
 #include "kernel.h"
 
 namespace anydevice::kernels {
@@ -30,7 +30,8 @@ Encoding encoding_of(const Tensor& values) {
   }
 }
 
-// Where CUTLASS keeps each number of metadata: rows interwoven, 2x2 blocks swizzled, columns in pairs.
+// Where CUTLASS keeps each number of metadata: rows interwoven, 2x2 blocks swizzled, two columns
+// side by side.
 Tensor places_of(int64_t rows, int64_t columns, const Encoding& encoding, const Tensor& like) {
   const auto options = like.options().dtype(at::kLong);
   const int64_t group = encoding.type == at::kShort ? 32 : 16, weave = group / 8;
@@ -63,15 +64,17 @@ Compressed compress(const Tensor& dense) {
   const auto first_only = k0 & k1, second = ~k0 & k1, neither = ~k0 & ~k1;
   const auto low = second.to(at::kLong) + neither.to(at::kLong) * 2;
   const auto high = (first_only | neither | k3).to(at::kLong) + (second | ~k1).to(at::kLong) * 2;
-  const auto values =
-      pairs ? quads.gather(-1, low.unsqueeze(-1).floor_divide(2))
-            : quads.gather(-1, at::stack({low, high}, -1));
+  const auto values = pairs ? quads.gather(-1, low.unsqueeze(-1).floor_divide(2))
+                            : quads.gather(-1, at::stack({low, high}, -1));
   const auto numbers = columns / (encoding.group * encoding.groups);
   const auto shift = at::arange(encoding.groups, low.options()) * 4;
-  const auto metadata = at::bitwise_left_shift(
-      (low + high * 4).view({rows, numbers, encoding.groups}), shift).sum(-1).to(encoding.type);
-  const auto reordered = at::empty({rows * numbers}, metadata.options())
-                             .scatter(0, places_of(rows, numbers, encoding, dense), metadata.view(-1));
+  const auto metadata =
+      at::bitwise_left_shift((low + high * 4).view({rows, numbers, encoding.groups}), shift)
+          .sum(-1)
+          .to(encoding.type);
+  const auto reordered =
+      at::empty({rows * numbers}, metadata.options())
+          .scatter(0, places_of(rows, numbers, encoding, dense), metadata.view(-1));
   return {values.reshape({rows, columns / 2}), reordered.view({rows, numbers})};
 }
 
@@ -130,8 +133,8 @@ Tensor semi_structured_linear(const Tensor& input, const Tensor& values, const T
   } else if (activation == "silu") {
     result = at::silu(result);
   } else {
-    TORCH_CHECK(!activation || activation->empty() || activation == "none",
-                "Activation \"", *activation, "\" is not supported for given input and meta types");
+    TORCH_CHECK(!activation || activation->empty() || activation == "none", "Activation \"",
+                *activation, "\" is not supported for given input and meta types");
   }
   return result.to(out_type.value_or(input.scalar_type())).t();
 }
@@ -149,9 +152,8 @@ Tensor cslt_mm(const Tensor& compressed, const Tensor& right, const MaybeTensor&
   const auto width = right.size(0) / 2;
   const auto encoding = encoding_of(compressed);
   const auto values = compressed.narrow(1, 0, width);
-  const auto metadata = compressed.narrow(1, width, compressed.size(1) - width)
-                            .contiguous()
-                            .view(encoding.type);
+  const auto metadata =
+      compressed.narrow(1, width, compressed.size(1) - width).contiguous().view(encoding.type);
   const auto wide = right.scalar_type() == at::kChar ? at::kInt : at::kFloat;
   auto result = product(decompress(values, metadata), right, wide).to(at::kFloat);
   if (given(alpha)) {

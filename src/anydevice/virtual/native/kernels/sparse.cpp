@@ -1,4 +1,4 @@
-// What CUDA can do with compressed sparse matrices and the CPU cannot: batched products and solving.
+// What CUDA can do with compressed sparse matrices and the CPU cannot: batches and solving.
 // They are made dense for it, since only the result is asked for.
 #include "kernel.h"
 

@@ -1,5 +1,5 @@
-// Ops that CUDA computes for types the CPU's kernels do not have: half and bfloat16 by way of float,
-// half-precision complex numbers by way of complex64, then rounded back.
+// Ops that CUDA computes for types the CPU's kernels do not have: half and bfloat16 by way of
+// float, half-precision complex numbers by way of complex64, then rounded back.
 #include "kernel.h"
 
 namespace anydevice::kernels {
@@ -67,9 +67,11 @@ void check_powers_of_two(const Tensor& signal, IntArrayRef dims, int64_t last_si
   for (size_t place = 0; place < dims.size(); ++place) {
     const bool last = place + 1 == dims.size();
     const auto size = last && last_size > 0 ? last_size : signal.size(dims[place]);
-    TORCH_CHECK((size & (size - 1)) == 0,
-                "cuFFT only supports dimensions whose sizes are powers of two when computing in half "
-                "precision, but got a signal size of", signal.sizes());
+    TORCH_CHECK(
+        (size & (size - 1)) == 0,
+        "cuFFT only supports dimensions whose sizes are powers of two when computing in half "
+        "precision, but got a signal size of",
+        signal.sizes());
   }
 }
 
@@ -103,9 +105,9 @@ Tensor& histogram_out(const Tensor& self, int64_t bins, const Scalar& min, const
 
 Tensor sum_of_numbers(const Tensor& self, at::OptionalIntArrayRef dims, bool keepdim,
                       std::optional<ScalarType> type) {
-  return self.is_complex() ? at::where(self.isnan(), at::zeros({}, self.options()), self)
-                                 .sum(dims, keepdim, type)
-                           : at::nansum(self, dims, keepdim, type);
+  return self.is_complex()
+             ? at::where(self.isnan(), at::zeros({}, self.options()), self).sum(dims, keepdim, type)
+             : at::nansum(self, dims, keepdim, type);
 }
 
 Tensor& sum_of_numbers_out(const Tensor& self, at::OptionalIntArrayRef dims, bool keepdim,
@@ -128,21 +130,35 @@ Tensor sum_of_diagonal(const Tensor& self) {
 }  // namespace
 
 ANYDEVICE_IMPL(aten, CUDA, m) {
-  for (const auto* name :
-       {"round.decimals", "round_.decimals", "round.decimals_out", "polygamma", "polygamma.out",
-        "multi_margin_loss", "multi_margin_loss.out", "multi_margin_loss_backward",
-        "multi_margin_loss_backward.grad_input", "multilabel_margin_loss_forward",
-        "multilabel_margin_loss_forward.output", "multilabel_margin_loss_backward",
-        "multilabel_margin_loss_backward.grad_input", "avg_pool3d", "avg_pool3d.out",
-        "avg_pool3d_backward", "avg_pool3d_backward.grad_input", "_upsample_bilinear2d_aa",
-        "_upsample_bilinear2d_aa.out", "_upsample_bilinear2d_aa_backward",
-        "_upsample_bilinear2d_aa_backward.grad_input", "_upsample_bicubic2d_aa",
-        "_upsample_bicubic2d_aa.out", "_upsample_bicubic2d_aa_backward",
-        "_upsample_bicubic2d_aa_backward.grad_input"}) {
+  for (const auto* name : {"round.decimals",
+                           "round_.decimals",
+                           "round.decimals_out",
+                           "polygamma",
+                           "polygamma.out",
+                           "multi_margin_loss",
+                           "multi_margin_loss.out",
+                           "multi_margin_loss_backward",
+                           "multi_margin_loss_backward.grad_input",
+                           "multilabel_margin_loss_forward",
+                           "multilabel_margin_loss_forward.output",
+                           "multilabel_margin_loss_backward",
+                           "multilabel_margin_loss_backward.grad_input",
+                           "avg_pool3d",
+                           "avg_pool3d.out",
+                           "avg_pool3d_backward",
+                           "avg_pool3d_backward.grad_input",
+                           "_upsample_bilinear2d_aa",
+                           "_upsample_bilinear2d_aa.out",
+                           "_upsample_bilinear2d_aa_backward",
+                           "_upsample_bilinear2d_aa_backward.grad_input",
+                           "_upsample_bicubic2d_aa",
+                           "_upsample_bicubic2d_aa.out",
+                           "_upsample_bicubic2d_aa_backward",
+                           "_upsample_bicubic2d_aa_backward.grad_input"}) {
     m.impl(name, wide<&call_wide>());
   }
-  for (const auto* name : {"_fft_r2c", "_fft_r2c.out", "_fft_c2r", "_fft_c2r.out", "_fft_c2c",
-                           "_fft_c2c.out"}) {
+  for (const auto* name :
+       {"_fft_r2c", "_fft_r2c.out", "_fft_c2r", "_fft_c2r.out", "_fft_c2c", "_fft_c2c.out"}) {
     m.impl(name, wide<&fft_wide>());
   }
   m.impl("histc", composed<&histogram>());
