@@ -17,17 +17,22 @@ ThreeOutputs write_three(const ThreeTensors& results, Tensor& first, Tensor& sec
 
 // ---- the SVD ----
 
-ThreeTensors svd(const Tensor& a, bool full_matrices, bool compute_uv,
-                 std::optional<c10::string_view> driver) {
+void check_driver(std::optional<c10::string_view> driver) {
   TORCH_CHECK(!driver || *driver == "gesvd" || *driver == "gesvdj" || *driver == "gesvda",
               "torch.linalg.svd: unknown svd driver ", *driver,
               " in svd_cusolver computation. Driver must be one of [gesvd, gesvdj, gesvda].");
+}
+
+ThreeTensors svd(const Tensor& a, bool full_matrices, bool compute_uv,
+                 std::optional<c10::string_view> driver) {
+  check_driver(driver);
   return at::_linalg_svd(a, full_matrices, compute_uv, std::nullopt);
 }
 
 ThreeOutputs svd_out(const Tensor& a, bool full_matrices, bool compute_uv,
                      std::optional<c10::string_view> driver, Tensor& u, Tensor& s, Tensor& vh) {
-  return write_three(svd(a, full_matrices, compute_uv, driver), u, s, vh);
+  check_driver(driver);
+  return at::_linalg_svd_out(u, s, vh, a, full_matrices, compute_uv, std::nullopt);
 }
 
 // ---- LU ----
@@ -70,6 +75,9 @@ ThreeTensors lu_factor(const Tensor& a, bool pivot, bool check_errors) {
 
 ThreeOutputs lu_factor_out(const Tensor& a, bool pivot, bool check_errors, Tensor& lu,
                            Tensor& pivots, Tensor& info) {
+  if (pivot || a.numel() == 0) {
+    return at::linalg_lu_factor_ex_out(lu, pivots, info, a, true, check_errors);
+  }
   return write_three(lu_factor(a, pivot, check_errors), lu, pivots, info);
 }
 
@@ -85,6 +93,9 @@ ThreeTensors lu(const Tensor& a, bool pivot) {
 }
 
 ThreeOutputs lu_out(const Tensor& a, bool pivot, Tensor& p, Tensor& lower, Tensor& upper) {
+  if (pivot || a.numel() == 0) {
+    return at::linalg_lu_out(p, lower, upper, a, true);
+  }
   return write_three(lu(a, pivot), p, lower, upper);
 }
 

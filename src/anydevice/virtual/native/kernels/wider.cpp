@@ -133,8 +133,6 @@ ANYDEVICE_IMPL(aten, CUDA, m) {
   for (const auto* name : {"round.decimals",
                            "round_.decimals",
                            "round.decimals_out",
-                           "polygamma",
-                           "polygamma.out",
                            "multi_margin_loss",
                            "multi_margin_loss.out",
                            "multi_margin_loss_backward",
