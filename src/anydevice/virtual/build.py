@@ -30,12 +30,17 @@ class BuildError(RuntimeError):
 
 def library() -> Path:
     """The library for this torch, built if it is not there yet."""
-    path = cache_dir() / _key() / "anydevice_virtual.so"
-    if path.exists():
-        return path
-    with _locked(path.parent):
+    try:
+        path = cache_dir() / _key() / "anydevice_virtual.so"
         if not path.exists():
-            _build(path)
+            with _locked(path.parent):
+                if not path.exists():
+                    _build(path)
+    except OSError as error:  # read-only, full, or no directory at all
+        raise BuildError(
+            f"the virtual GPU's library cannot be kept ({error}): "
+            "set XDG_CACHE_HOME to a directory that can be written."
+        ) from error
     return path
 
 

@@ -51,6 +51,13 @@ def start_afresh(gpus: int, memory: int) -> None:
         native.anydevice_memory_reset_accumulated(device)
 
 
+def refuse_absent(device: int) -> int:
+    """The device's index, if there is such a device; native code takes that for granted."""
+    if not 0 <= device < library().anydevice_device_count():
+        raise RuntimeError(f"Invalid device argument {device}: did you call init?")
+    return device
+
+
 def check(error: bytes | None) -> None:
     """Raises what a native function reports."""
     if error is None:

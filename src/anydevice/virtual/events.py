@@ -53,36 +53,62 @@ class _Report(ctypes.Structure):
 
 
 _Listener = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Report))
+_listening: list["_Ear"] = []
+
+
+class _Ear:
+    """One who listens, and the first error of telling him: ctypes would swallow it."""
+
+    def __init__(self, tell: Callable[[Event], None]) -> None:
+        self.tell = tell
+        self.error: BaseException | None = None
+
+    def hear(self, event: Event) -> None:
+        try:
+            self.tell(event)
+        except BaseException as error:
+            self.error = self.error or error
 
 
 @contextmanager
 def listening(tell: Callable[[Event], None]) -> Iterator[None]:
-    """Calls `tell` with each event of this process, in the thread that caused it."""
+    """Calls `tell` with each event of this process, in the thread that caused it.
 
-    def heard(pointer: "ctypes._Pointer[_Report]") -> None:
-        report = pointer.contents
-        file, line = _user_line(sys._getframe(1))
-        tell(
-            Event(
-                kind=KINDS[report.event],
-                op=report.op.decode(),
-                bytes=report.bytes,
-                source=report.source,
-                destination=report.destination,
-                pinned=report.pinned,
-                blocking=report.blocking,
-                file=file,
-                line=line,
-            )
-        )
-
-    listener = _Listener(heard)
-    library = core.library()
-    library.anydevice_listen(listener)
+    An error that `tell` raises is raised at the end of the block.
+    """
+    ear = _Ear(tell)
+    _listening.append(ear)
+    core.library().anydevice_listen(_heard)
     try:
         yield
     finally:
-        library.anydevice_listen(None)
+        _listening.remove(ear)
+        if not _listening:
+            core.library().anydevice_listen(None)
+    if ear.error:
+        raise ear.error
+
+
+def _hear(pointer: "ctypes._Pointer[_Report]") -> None:
+    report = pointer.contents
+    file, line = _user_line(sys._getframe(1))
+    event = Event(
+        kind=KINDS[report.event],
+        op=report.op.decode(),
+        bytes=report.bytes,
+        source=report.source,
+        destination=report.destination,
+        pinned=report.pinned,
+        blocking=report.blocking,
+        file=file,
+        line=line,
+    )
+    for ear in tuple(_listening):
+        ear.hear(event)
+
+
+# Made once and for good: another thread may be on its way here when the last listener leaves.
+_heard = _Listener(_hear)
 
 
 def _user_line(frame: FrameType | None) -> tuple[str, int]:

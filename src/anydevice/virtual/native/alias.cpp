@@ -46,6 +46,10 @@ StoragePtr alias_of(StorageImpl& storage) {
       alias = fresh.release();
     }
   }
+  const auto* bytes = storage._mutable_data_ptr_no_checks().get();
+  if (C10_UNLIKELY(alias->_mutable_data_ptr_no_checks().get() != bytes)) {
+    alias->set_data_ptr_noswap({const_cast<void*>(bytes), host()});  // resized, and then an error
+  }
   if (C10_UNLIKELY(alias->nbytes() != storage.nbytes())) {
     alias->set_nbytes(storage.nbytes());
   }

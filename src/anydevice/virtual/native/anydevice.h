@@ -58,7 +58,6 @@ inline void run_backward_in_the_calling_thread() {
 }
 
 void install_guard();
-void remove_guard();
 void install_hooks();  // hooks.cpp
 void remove_hooks();
 

@@ -78,7 +78,6 @@ ANYDEVICE_API const char* anydevice_enable(
 ANYDEVICE_API void anydevice_disable() {
   anydevice::unregister_kernels();
   anydevice::remove_hooks();
-  anydevice::remove_guard();
   machine.gpus = 0;
 }
 

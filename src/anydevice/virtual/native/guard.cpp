@@ -67,7 +67,11 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
   c10::Stream getStream(Device device) const override {
     run_backward_in_the_calling_thread();  // the engine asks before it chooses a thread
-    return stream(device, this_stream[index_of(device)]);
+    const auto index = index_of(device);
+    if (index < 0 || index >= max_gpus) {
+      check_ordinal(index);
+    }  // a GPU that was disabled still answers: autograd asks where it must not throw
+    return stream(device, this_stream[index]);
   }
   c10::Stream getDefaultStream(Device device) const override { return stream(device, 0); }
   c10::Stream getStreamFromGlobalPool(Device device, bool) const override {
@@ -113,8 +117,6 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
 };
 
-const c10::impl::DeviceGuardImplInterface* guard_before = nullptr;
-
 }  // namespace
 
 DeviceIndex current_device() { return this_device; }
@@ -135,13 +137,10 @@ void refuse_forked() {
       "the 'spawn' start method");
 }
 
+// It stays for good: autograd ends the process where a tensor on CUDA is left and no guard.
 void install_guard() {
   static const auto* guard = new Guard();
-  guard_before = c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::kCUDA)].exchange(guard);
-}
-
-void remove_guard() {
-  c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::kCUDA)].store(guard_before);
+  c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::kCUDA)].store(guard);
 }
 
 }  // namespace anydevice

@@ -43,6 +43,9 @@ struct PinnedAllocator final : c10::Allocator {
     return *instance;
   }
   static void release(void* data) {
+    if (machine.forked) {
+      return;  // the lock may be held by a thread that only the parent has
+    }
     c10::DataPtr memory;  // freed after the lock
     const std::lock_guard<std::mutex> lock(mutex());
     const auto found = spans().find(static_cast<const char*>(data));
@@ -50,6 +53,9 @@ struct PinnedAllocator final : c10::Allocator {
     spans().erase(found);
   }
   static bool holds(const void* data) {
+    if (machine.forked) {
+      return false;
+    }
     const std::lock_guard<std::mutex> lock(mutex());
     auto after = spans().upper_bound(static_cast<const char*>(data));
     if (after == spans().begin()) {

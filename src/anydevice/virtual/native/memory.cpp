@@ -171,6 +171,9 @@ void give_back(anydevice::Block& block) {
 }  // namespace memory
 
 void release_block(void* context) {
+  if (C10_UNLIKELY(machine.forked)) {
+    return;  // a thread of the parent may have held a lock at the fork; the child cannot use it anyway
+  }
   auto* block = static_cast<Block*>(context);
   memory::give_back(*block);
   release_alias(*block);
@@ -200,6 +203,12 @@ c10::CachingAllocator::StatArray as_torch(const memory::Stats3& ours) {
     theirs[i].freed = ours[i].freed;
   }
   return theirs;
+}
+
+memory::CachingAllocator& checked(DeviceIndex device) {
+  TORCH_CHECK(device >= 0 && device < machine.gpus, "Invalid device argument ",
+              static_cast<int>(device), ": did you call init?");
+  return memory::of(device);
 }
 
 struct Allocator final : c10::DeviceAllocator {
@@ -235,7 +244,7 @@ struct Allocator final : c10::DeviceAllocator {
   }
 
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(DeviceIndex device) override {
-    const auto ours = memory::of(device).statistics();
+    const auto ours = checked(device).statistics();
     c10::CachingDeviceAllocator::DeviceStats stats;
     stats.allocation = as_torch(ours.allocation);
     stats.segment = as_torch(ours.segment);
@@ -258,12 +267,12 @@ struct Allocator final : c10::DeviceAllocator {
   }
 
   void resetAccumulatedStats(DeviceIndex device) override {
-    memory::of(device).reset_accumulated();
+    checked(device).reset_accumulated();
   }
-  void resetPeakStats(DeviceIndex device) override { memory::of(device).reset_peak(); }
+  void resetPeakStats(DeviceIndex device) override { checked(device).reset_peak(); }
 
   std::pair<size_t, size_t> getMemoryInfo(DeviceIndex device) override {
-    return memory::of(device).free_and_total();
+    return checked(device).free_and_total();
   }
 };
 

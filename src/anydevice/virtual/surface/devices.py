@@ -151,6 +151,7 @@ def _cudart() -> Any:
         success = 0
 
     def memory_info(device: int) -> tuple[int, int]:
+        core.refuse_absent(device)
         return core.pair(library.anydevice_memory_info, device)
 
     nothing: Callable[..., CudaError] = lambda *arguments: CudaError(0)  # noqa: E731

@@ -15,7 +15,7 @@ def names() -> dict[str, Any]:
 
     def statistics(device: int) -> dict[str, Any]:
         figures = (c_int64 * len(keys))()
-        library.anydevice_memory_stats(device, figures)
+        library.anydevice_memory_stats(core.refuse_absent(device), figures)
         nested: dict[str, Any] = {}
         for key, figure in zip(keys, figures, strict=True):
             *path, last = key.split(".")
@@ -35,19 +35,23 @@ def names() -> dict[str, Any]:
         return {"segments": segments, "device_traces": [[] for _ in devices]}
 
     def set_fraction(fraction: float, device: int) -> None:
-        library.anydevice_memory_set_fraction(device, fraction)
+        library.anydevice_memory_set_fraction(core.refuse_absent(device), fraction)
 
     nothing: Callable[..., None] = lambda *arguments: None  # noqa: E731
     return {
         "_cuda_memoryStats": statistics,
         "_cuda_memorySnapshot": snapshot,
         "_cuda_emptyCache": lambda *_: library.anydevice_memory_empty_cache(),
-        "_cuda_resetPeakMemoryStats": lambda device: library.anydevice_memory_reset_peak(device),
+        "_cuda_resetPeakMemoryStats": (
+            lambda device: library.anydevice_memory_reset_peak(core.refuse_absent(device))
+        ),
         "_cuda_resetAccumulatedMemoryStats": (
-            lambda device: library.anydevice_memory_reset_accumulated(device)
+            lambda device: library.anydevice_memory_reset_accumulated(core.refuse_absent(device))
         ),
         "_cuda_setMemoryFraction": set_fraction,
-        "_cuda_getMemoryFraction": lambda device: library.anydevice_memory_fraction(device),
+        "_cuda_getMemoryFraction": lambda device: library.anydevice_memory_fraction(
+            core.refuse_absent(device)
+        ),
         "_cuda_getAllocatorBackend": lambda: "native",
         "_cuda_record_memory_history": nothing,
         "_cuda_record_memory_history_legacy": nothing,

@@ -111,6 +111,7 @@ def names() -> dict[str, Any]:
         library.anydevice_set_current_stream(device_index, stream_id)
 
     def current_stream(device: int) -> int:
+        core.refuse_absent(device)
         return int(library.anydevice_current_stream(device))
 
     return {
