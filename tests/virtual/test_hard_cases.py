@@ -87,6 +87,15 @@ def test_what_is_left_after_disabling_raises_and_does_not_abort() -> None:
     assert done.stdout.strip()
 
 
+def test_a_traced_convolution_keeps_its_input_variable() -> None:
+    done = run("""
+        layer, x = torch.nn.Conv1d(1, 2, 1).cuda(), torch.ones(1, 1, 4, device="cuda")
+        traced = torch.jit.trace(layer, x, check_trace=False)
+        print(traced(5 * x).device, torch.allclose(traced(5 * x), layer(5 * x)))
+    """)
+    assert done.stdout.strip() == "cuda:0 True", done.stderr
+
+
 def test_listeners_nest_and_their_errors_are_raised() -> None:
     done = run("""
         from anydevice.virtual.events import listening

@@ -132,6 +132,28 @@ void refuse_hollow(const Signature& signature) {
 const auto keys_above = c10::autograd_dispatch_keyset_with_ADInplaceOrView |
     DispatchKeySet(DispatchKey::AutocastCPU);
 
+// torch.jit.trace records a convolution by the _convolution inside it, which has to see the tensors
+// themselves: an alias would become a constant.
+void convolve_traced(Stack& stack) {
+  auto arguments = torch::jit::pop(stack, 9);
+  torch::jit::push(
+      stack,
+      at::_convolution(
+          arguments[0].toTensor(),
+          arguments[1].toTensor(),
+          arguments[2].to<std::optional<at::Tensor>>(),
+          arguments[3].toIntVector(),
+          arguments[4].toIntVector(),
+          arguments[5].toIntVector(),
+          arguments[6].toBool(),
+          arguments[7].toIntVector(),
+          arguments[8].toInt(),
+          /*benchmark=*/false,
+          /*deterministic=*/false,
+          /*cudnn_enabled=*/true,
+          /*allow_tf32=*/true));
+}
+
 class CommonKernel final : public c10::OperatorKernel {
  public:
   CommonKernel(Signature signature, DispatchKeySet keys)
@@ -150,6 +172,10 @@ class CommonKernel final : public c10::OperatorKernel {
     if (C10_UNLIKELY(signature.synchronises != Synchronises::never) && signature.waits(arguments)) {
       refuse_hollow(signature);
       report({Event::synchronise, signature.op.c_str(), 0, devices.first.value_or(-1)});
+    }
+    if (C10_UNLIKELY(c10::impl::tls_is_dispatch_key_included(DispatchKey::Tracer)) &&
+        signature.op == "aten::convolution") {
+      return convolve_traced(*stack);
     }
     Aliases aliases;
     const auto device = to_host(signature, devices, arguments, aliases);
