@@ -1,27 +1,12 @@
 """A virtual GPU in a process of its own: several GPUs, hollow ones, forks, and none."""
 
-import json
 import os
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 
-START = "import json, os, torch\nfrom anydevice import virtual\ntorch.set_num_threads(1)\n"
-
-
-def run(program: str, **environment: str) -> Any:
-    """What a program prints as JSON in its last line."""
-    done = subprocess.run(
-        [sys.executable, "-c", START + program],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+from .own_process import run
 
 
 def test_each_gpu_has_its_own_tensors():

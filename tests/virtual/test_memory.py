@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
-import subprocess
-import sys
-from typing import Any
 
 import pytest
 import torch
@@ -15,6 +11,7 @@ import torch
 from anydevice import virtual
 
 from .allocator_model import Model
+from .own_process import run
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -26,20 +23,6 @@ def machine():
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-
-
-def run(program: str, **environment: str) -> Any:
-    """What a program of its own prints as JSON; it may enable any machine."""
-    start = "import json, torch\nfrom anydevice import virtual\n"
-    done = subprocess.run(
-        [sys.executable, "-c", start + program],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
 
 
 def current(name: str, pool: str = "all") -> int:

@@ -9,8 +9,10 @@ from torch import nn
 from anydevice.devices.scene import MISSING, Scene, Subject, parts, subject
 
 # Those that make a tensor on the default device unless `device=` says otherwise.
-FACTORIES = "arange as_tensor empty eye full linspace logspace ones rand randint randn randperm"
-FACTORIES_ALL = (*FACTORIES.split(), "tensor", "zeros")
+FACTORIES = (
+    *("arange", "as_tensor", "empty", "eye", "full", "linspace", "logspace", "ones", "rand"),
+    *("randint", "randn", "randperm", "tensor", "zeros"),
+)
 MOVERS = ("to", "cuda", "cpu", "xpu", "mps")
 
 
@@ -42,7 +44,7 @@ def makes_tensor(scene: Scene, node: ast.AST | None) -> bool:
     if not isinstance(node, ast.Call):
         return False
     name = ast.unparse(node.func).rpartition(".")[2]
-    is_torch = name in FACTORIES_ALL and scene.resolve(node.func) is getattr(torch, name)
+    is_torch = name in FACTORIES and scene.resolve(node.func) is getattr(torch, name)
     return is_torch and not any(keyword.arg in (None, "device") for keyword in node.keywords)
 
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from types import FrameType
 
 from anydevice.virtual import core
@@ -113,14 +114,16 @@ _heard = _Listener(_hear)
 
 def _user_line(frame: FrameType | None) -> tuple[str, int]:
     """The innermost frame outside torch and anydevice."""
+    libraries = _libraries()
     while frame is not None:
         file = frame.f_code.co_filename
-        if not file.startswith(_libraries()):
+        if not file.startswith(libraries):
             return file, frame.f_lineno
         frame = frame.f_back
     return "", 0
 
 
+@cache
 def _libraries() -> tuple[str, ...]:
     import torch
 
