@@ -8,7 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map
 
-from anydevice import virtual
+
+def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Random numbers on the CPU that take a gradient."""
+    return torch.randn(shape, dtype=dtype, requires_grad=True)
 
 
 def same(
@@ -18,7 +21,6 @@ def same(
 
     Tensors and modules among the inputs are copied to each device first.
     """
-    virtual.enable()
     on_cpu = tree_map(copy_to("cpu"), inputs)
     on_gpu = tree_map(copy_to("cuda"), inputs)
     expected, found = program(*on_cpu), program(*on_gpu)

@@ -12,11 +12,7 @@ from anydevice import virtual
 from anydevice.errors import UsageError
 from anydevice.virtual import events
 
-
-@pytest.fixture(autouse=True)
-def machine():
-    virtual.enable()
-    torch.manual_seed(0)
+pytestmark = pytest.mark.usefixtures("seeded")
 
 
 def cuda(*shape, **options):

@@ -5,12 +5,12 @@ from itertools import pairwise
 
 import pytest
 import torch
-from tests.virtual.against_cpu import same
+from tests.virtual.against_cpu import numbers, same
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from anydevice import virtual
+pytestmark = pytest.mark.usefixtures("seeded")
 
 aten = torch.ops.aten
 TOLERANCE = {
@@ -20,10 +20,6 @@ TOLERANCE = {
     torch.bfloat16: 5e-2,
 }
 DTYPES = list(TOLERANCE)
-
-
-def heads(*shape, dtype=torch.float32):
-    return torch.randn(shape, dtype=dtype, requires_grad=True)
 
 
 def attended(*inputs, outputs_within=0.0, **options):
@@ -39,12 +35,6 @@ def attended(*inputs, outputs_within=0.0, **options):
 def three(dtype=torch.float32, queries=16, keys=16, head_dim=8, device="cpu"):
     shapes = [(2, 4, queries, head_dim), (2, 4, keys, head_dim), (2, 4, keys, head_dim)]
     return [torch.randn(s, dtype=dtype, device=device, requires_grad=True) for s in shapes]
-
-
-@pytest.fixture(autouse=True)
-def seeded():
-    virtual.enable()
-    torch.manual_seed(0)
 
 
 # ---- the CPU's numbers ----
@@ -64,7 +54,7 @@ def test_masks_that_are_added(dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_masks_that_learn(dtype):
-    attended(*three(dtype), heads(2, 1, 16, 16, dtype=dtype))
+    attended(*three(dtype), numbers(2, 1, 16, 16, dtype=dtype))
 
 
 def test_a_row_that_sees_nothing_is_zero():
@@ -76,8 +66,8 @@ def test_a_row_that_sees_nothing_is_zero():
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_grouped_queries(dtype):
     query, key, value = (
-        heads(2, 4, 16, 8, dtype=dtype),
-        *(heads(2, 2, 16, 8, dtype=dtype) for _ in range(2)),
+        numbers(2, 4, 16, 8, dtype=dtype),
+        *(numbers(2, 2, 16, 8, dtype=dtype) for _ in range(2)),
     )
     attended(query, key, value, enable_gqa=True)
 
@@ -90,11 +80,11 @@ def test_sizes_that_fit_no_tile(dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_values_wider_than_keys(dtype):
     query, key, _ = three(dtype)
-    attended(query, key, heads(2, 4, 16, 24, dtype=dtype))
+    attended(query, key, numbers(2, 4, 16, 24, dtype=dtype))
 
 
 def test_modules_made_of_attention():
-    x = heads(3, 6, 16)
+    x = numbers(3, 6, 16)
     attention = nn.MultiheadAttention(16, 4, batch_first=True)
     same(lambda m, x: m(x, x, x, need_weights=False)[0], attention, x)
     layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, dropout=0.0)
@@ -241,7 +231,7 @@ def test_flash_attention_over_sequences_end_to_end(causal):
         args = (ends, ends, 7, 7, 0.0, causal, False)
         return aten._flash_attention_forward(query, key, value, *args)[0]
 
-    same(program, *(heads(15, 2, 8) for _ in range(3)), within=1e-5, outputs_within=1e-5)
+    same(program, *(numbers(15, 2, 8) for _ in range(3)), within=1e-5, outputs_within=1e-5)
 
 
 @pytest.mark.parametrize("mask", [0, 1, 2])
@@ -254,7 +244,7 @@ def test_efficient_attention_over_sequences_end_to_end(mask):
         args = (None, ends, ends, 7, 7, 0.0, mask, True)
         return aten._efficient_attention_forward(*batch, *args)[0][0]
 
-    same(program, *(heads(15, 2, 8) for _ in range(3)), within=1e-5, outputs_within=1e-5)
+    same(program, *(numbers(15, 2, 8) for _ in range(3)), within=1e-5, outputs_within=1e-5)
 
 
 @pytest.mark.parametrize("mask", [0, 1, 2])
@@ -268,7 +258,7 @@ def test_efficient_attention_with_a_bias_and_unequal_lengths(mask):
         first = [t.transpose(1, 2) for t in (query, key, value)]
         return scaled_dot_product_attention(*first, attn_mask=bias).transpose(1, 2)
 
-    tensors = heads(2, 6, 2, 8), heads(2, 9, 2, 8), heads(2, 9, 2, 8), heads(2, 2, 6, 9)
+    tensors = numbers(2, 6, 2, 8), numbers(2, 9, 2, 8), numbers(2, 9, 2, 8), numbers(2, 2, 6, 9)
     same(program, *tensors, within=1e-5, outputs_within=1e-5)
 
 

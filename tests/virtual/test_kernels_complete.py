@@ -1,15 +1,12 @@
 """Every op that PyTorch has a CUDA kernel for has one here: the CPU's, one of ours, or a reason."""
 
 import re
-from pathlib import Path
 
 import pytest
 import torch
 
-from anydevice import virtual
-from anydevice.virtual import ops
+from anydevice.virtual import build, ops
 
-NATIVE = Path(virtual.__file__).parent / "native"
 TEXT = re.compile(r'"(\w+(?:\.\w+)?)"')
 
 CUTLASS = "CUTLASS reads its weights in an order of the tensor cores that PyTorch does not describe"
@@ -39,7 +36,7 @@ OMITTED = {
 def written() -> set[str]:
     """`layout op` of every kernel that native/ registers by name."""
     found = set()
-    for source in NATIVE.rglob("*.cpp"):
+    for source in build.NATIVE.rglob("*.cpp"):
         for block in source.read_text("utf-8").split("ANYDEVICE_IMPL(aten, ")[1:]:
             layout, _, body = block.partition(",")
             found |= {f"{layout} {op}" for op in TEXT.findall(body.partition("\n}\n")[0])}
@@ -67,8 +64,7 @@ def test_no_reason_is_given_for_what_is_there(without_cpu_kernel):
     assert OMITTED.keys() - without_cpu_kernel == set()
 
 
-def test_an_op_of_another_maker_says_what_it_says_on_a_card():
-    virtual.enable()
+def test_an_op_of_another_maker_says_what_it_says_on_a_card(virtual_gpu):
     x = torch.ones(1, 1, 3, 3, device="cuda")
     with pytest.raises(RuntimeError, match="miopen_convolution: ATen not compiled with MIOpen"):
         torch.miopen_convolution(x, x, None, [0, 0], [1, 1], [1, 1], 1, False, False)

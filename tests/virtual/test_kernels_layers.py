@@ -2,21 +2,11 @@
 
 import pytest
 import torch
-from tests.virtual.against_cpu import same
+from tests.virtual.against_cpu import numbers, same
 from torch import nn
 from torch.nn import functional as F
 
-from anydevice import virtual
-
-
-def numbers(*shape, dtype=torch.float32):
-    return torch.randn(shape, dtype=dtype, requires_grad=True)
-
-
-@pytest.fixture(autouse=True)
-def seeded():
-    virtual.enable()
-    torch.manual_seed(0)
+pytestmark = pytest.mark.usefixtures("seeded")
 
 
 @pytest.mark.parametrize("dimensions", [1, 2, 3])

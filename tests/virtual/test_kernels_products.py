@@ -6,15 +6,9 @@ from torch import nn
 from torch.sparse import SparseSemiStructuredTensor, to_sparse_semi_structured
 from torch.sparse._semi_structured_conversions import sparse_semi_structured_from_dense_cutlass
 
-from anydevice import virtual
+pytestmark = pytest.mark.usefixtures("seeded")
 
 FP8 = torch.float8_e4m3fn
-
-
-@pytest.fixture(autouse=True)
-def seeded():
-    virtual.enable()
-    torch.manual_seed(0)
 
 
 def exactly(found, expected):

@@ -2,24 +2,14 @@
 
 import pytest
 import torch
-from tests.virtual.against_cpu import same
+from tests.virtual.against_cpu import numbers, same
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from anydevice import virtual
+pytestmark = pytest.mark.usefixtures("seeded")
 
 KINDS = [nn.LSTM, nn.GRU, nn.RNN]
 ROUNDING = 1e-6
-
-
-def sequence(*shape, dtype=torch.float32):
-    return torch.randn(shape, dtype=dtype, requires_grad=True)
-
-
-@pytest.fixture(autouse=True)
-def seeded():
-    virtual.enable()
-    torch.manual_seed(0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -28,7 +18,7 @@ def seeded():
 @pytest.mark.parametrize("batch_first", [False, True])
 def test_a_network_gives_the_cpus_numbers(kind, layers, bidirectional, batch_first):
     network = kind(5, 7, layers, bidirectional=bidirectional, batch_first=batch_first)
-    same(lambda network, x: network(x), network, sequence(4, 3, 5))
+    same(lambda network, x: network(x), network, numbers(4, 3, 5))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -38,7 +28,7 @@ def test_its_options_do_not_matter(kind, options):
         pytest.skip("only nn.RNN has a choice of nonlinearity")
     if "proj_size" in options and kind is not nn.LSTM:
         pytest.skip("only nn.LSTM has projections")
-    same(lambda network, x: network(x), kind(5, 7, **options), sequence(4, 3, 5))
+    same(lambda network, x: network(x), kind(5, 7, **options), numbers(4, 3, 5))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -46,7 +36,7 @@ def test_double_precision_too(kind):
     same(
         lambda network, x: network(x),
         kind(5, 7, 2, dtype=torch.float64),
-        sequence(4, 3, 5, dtype=torch.float64),
+        numbers(4, 3, 5, dtype=torch.float64),
     )
 
 
@@ -57,23 +47,23 @@ def test_packed_sequences(kind):
         output, state = network(packed)
         return pad_packed_sequence(output, batch_first=True)[0], state
 
-    same(program, kind(5, 7, 2, bidirectional=True, batch_first=True), sequence(3, 4, 5))
+    same(program, kind(5, 7, 2, bidirectional=True, batch_first=True), numbers(3, 4, 5))
 
 
 def test_the_state_given_is_the_state_used():
     same(
         lambda network, x, h, c: network(x, (h, c)),
         nn.LSTM(5, 7),
-        sequence(4, 3, 5),
-        sequence(1, 3, 7),
-        sequence(1, 3, 7),
+        numbers(4, 3, 5),
+        numbers(1, 3, 7),
+        numbers(1, 3, 7),
     )
 
 
 @pytest.mark.parametrize("kind", [nn.LSTMCell, nn.GRUCell, nn.RNNCell])
 @pytest.mark.parametrize("bias", [True, False])
 def test_cells(kind, bias):
-    same(lambda cell, x: cell(x), kind(5, 7, bias=bias), sequence(3, 5), within=ROUNDING)
+    same(lambda cell, x: cell(x), kind(5, 7, bias=bias), numbers(3, 5), within=ROUNDING)
 
 
 @pytest.mark.parametrize("kind", [nn.LSTMCell, nn.GRUCell])
@@ -87,7 +77,7 @@ def test_gradients_of_gradients_of_cells(kind):
     same(
         program,
         kind(5, 7, dtype=torch.float64),
-        sequence(3, 5, dtype=torch.float64),
+        numbers(3, 5, dtype=torch.float64),
         within=ROUNDING,
         outputs_within=ROUNDING,
     )

@@ -3,24 +3,14 @@ fused optimizers."""
 
 import pytest
 import torch
-from tests.virtual.against_cpu import same
+from tests.virtual.against_cpu import numbers, same
 from torch import nn
 from torch.nn import functional as F
 
-from anydevice import virtual
+pytestmark = pytest.mark.usefixtures("seeded")
 
 HALVES = [torch.float16, torch.bfloat16]
 ROUNDING = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
-
-
-def numbers(*shape, dtype=torch.float32):
-    return torch.randn(shape, dtype=dtype, requires_grad=True)
-
-
-@pytest.fixture(autouse=True)
-def seeded():
-    virtual.enable()
-    torch.manual_seed(0)
 
 
 # ---- softmax, as autocast calls it ----

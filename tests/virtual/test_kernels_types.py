@@ -4,15 +4,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from anydevice import virtual
+pytestmark = pytest.mark.usefixtures("seeded")
 
 HALVES = [torch.float16, torch.bfloat16]
-
-
-@pytest.fixture(autouse=True)
-def seeded():
-    virtual.enable()
-    torch.manual_seed(0)
 
 
 def rounded_once(function, *inputs, dtype):

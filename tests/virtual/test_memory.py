@@ -8,8 +8,6 @@ import os
 import pytest
 import torch
 
-from anydevice import virtual
-
 from .allocator_model import Model
 from .own_process import run
 
@@ -18,8 +16,7 @@ GIB = 1 << 30
 
 
 @pytest.fixture(autouse=True)
-def machine():
-    virtual.enable()
+def machine(virtual_gpu):
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()

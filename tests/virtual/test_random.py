@@ -14,16 +14,10 @@ from tests.virtual.philox_model import Card
 from torch import nn
 from torch.nn import functional as F
 
-from anydevice import virtual
+pytestmark = pytest.mark.usefixtures("seeded")
 
 ONE_WAVE = 132 * 2048  # threads of an H100; beyond, a thread makes more than one element
 SIZES = [1, 7, 257, 4096, 65537, ONE_WAVE + 5, 4 * ONE_WAVE + 1000]
-
-
-@pytest.fixture(autouse=True)
-def machine():
-    virtual.enable()
-    torch.manual_seed(0)
 
 
 def offset() -> int:

@@ -6,13 +6,14 @@
 import fcntl
 import hashlib
 import os
+import platform
 import shlex
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,6 +23,7 @@ NATIVE = Path(__file__).parent / "native"
 FLAGS = ("-std=c++20", "-O2", "-g0", "-fno-math-errno", "-fPIC", "-fvisibility=hidden", "-w")
 COMPILERS = ("c++", "g++", "clang++")
 UNFINISHED = "unfinished-"
+DAYS_KEPT = 30
 
 
 class BuildError(RuntimeError):
@@ -36,11 +38,14 @@ def library() -> Path:
             with _locked(path.parent):
                 if not path.exists():
                     _build(path)
+                    _remove_unused(path.parent)
     except OSError as error:  # read-only, full, or no directory at all
         raise BuildError(
             f"the virtual GPU's library cannot be kept ({error}): "
             "set XDG_CACHE_HOME to a directory that can be written."
         ) from error
+    with suppress(OSError):  # a cache that others filled may be read-only
+        os.utime(path)
     return path
 
 
@@ -82,6 +87,7 @@ def _build(path: Path) -> None:
                 f"{compiler[0]} could not compile the virtual GPU for torch {_torch_version()}; "
                 f"its messages are in {log}."
             )
+        _write_through(unfinished)
         os.replace(unfinished, path)
     took = time.monotonic() - begin
     print(f"anydevice: built in {took:.0f} s, kept in {path.parent}", file=sys.stderr, flush=True)
@@ -102,8 +108,28 @@ def _link_command(compiler: list[str], folder: Path, library: Path) -> list[str]
     return [*compiler, "-shared", *objects, *torch, "-o", str(library)]
 
 
+def _write_through(file: Path) -> None:
+    """Has the disk hold it, since loading a library that is half there ends the process."""
+    with file.open("rb") as opened:
+        os.fsync(opened.fileno())
+
+
+def _remove_unused(used: Path) -> None:
+    """Libraries of other torches and other sources, once nobody has loaded them for a while."""
+    unused = time.time() - DAYS_KEPT * 24 * 3600
+    for folder in used.parent.glob("torch-*"):
+        loaded = folder / "anydevice_virtual.so"
+        if folder != used and loaded.exists() and loaded.stat().st_mtime < unused:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 def _compiler() -> list[str]:
-    chosen = shlex.split(os.environ.get("CXX", ""))
+    try:
+        chosen = shlex.split(os.environ.get("CXX", ""))
+    except ValueError as error:
+        raise BuildError(
+            f"expected a compiler's command in CXX, got {os.environ['CXX']!r} ({error})."
+        ) from error
     for candidate in [chosen] if chosen else [[name] for name in COMPILERS]:
         if shutil.which(candidate[0]):
             return candidate
@@ -116,7 +142,8 @@ def _compiler() -> list[str]:
 
 def _key() -> str:
     """Names torch's version and everything else that the library is made from."""
-    made_from = hashlib.sha256(" ".join((*FLAGS, os.environ.get("CXX", ""))).encode())
+    made_with = (*FLAGS, os.environ.get("CXX", ""), platform.machine())
+    made_from = hashlib.sha256(" ".join(made_with).encode())
     for file in sorted((*NATIVE.rglob("*.cpp"), *NATIVE.rglob("*.h"))):
         made_from.update(file.name.encode() + file.read_bytes())
     return f"torch-{_torch_version()}-{made_from.hexdigest()[:16]}"

@@ -132,6 +132,7 @@ Tensor normalise_backward(const Tensor& grad_output, const Tensor& input, const 
   return (grad * per_channel(scale, input)).to(input.scalar_type());
 }
 
+// Step by step as autograd goes back through the CPU's unfused one: its bits.
 std::tuple<Tensor, Tensor> rms_norm_backward(const Tensor& grad_output, const Tensor& input,
                                              IntArrayRef normalized_shape, const Tensor& rstd,
                                              const MaybeTensor& weight,
@@ -141,16 +142,17 @@ std::tuple<Tensor, Tensor> rms_norm_backward(const Tensor& grad_output, const Te
   for (int64_t dim = 0; dim < input.dim(); ++dim) {
     (dim < outer ? outer_dims : inner_dims).push_back(dim);
   }
-  const auto grad = widened(grad_output);
-  const auto normalised = widened(input) * widened(rstd);
+  const auto grad = widened(grad_output), wide = widened(input), scale = widened(rstd);
   Tensor grad_input, grad_weight;
   if (needed[0]) {
     const auto scaled = given(weight) ? grad * widened(*weight) : grad;
-    const auto projection = (scaled * normalised).mean(inner_dims, /*keepdim=*/true);
-    grad_input = ((scaled - normalised * projection) * widened(rstd)).to(input.scalar_type());
+    const auto grad_scale = (scaled * wide).sum(inner_dims, /*keepdim=*/true);
+    const auto grad_mean = -0.5 * grad_scale * scale.pow(3);
+    const auto grad_square = grad_mean.expand_as(wide) / c10::multiply_integers(normalized_shape);
+    grad_input = (scaled * scale + grad_square * (2 * wide)).to(input.scalar_type());
   }
   if (needed[1] && given(weight)) {
-    const auto product = grad * normalised;
+    const auto product = grad * (wide * scale);
     grad_weight = (outer ? product.sum(outer_dims) : product).to(weight->scalar_type());
   }
   return {grad_input, grad_weight};

@@ -1,5 +1,5 @@
 // One step of an LSTM and of a GRU, which CUDA computes in one kernel after the two products.
-// The order of operations is that of the CPU's unfused cell, so float32 and float64 give its bits.
+// Both ways go through the CPU's unfused operations, so float32 and float64 give its bits.
 #include "kernel.h"
 
 namespace anydevice::kernels {
@@ -33,22 +33,22 @@ std::tuple<Tensor, Tensor, Tensor> lstm_cell_backward(const MaybeTensor& grad_hy
   const auto &in = chunk[0], &forget = chunk[1], &cell = chunk[2], &out = chunk[3];
   const auto tanh_cy = widened(cy).tanh();
   auto grad_out = at::zeros_like(tanh_cy);
-  auto grad_cell_state = at::zeros_like(tanh_cy);
+  auto grad_state = at::zeros_like(tanh_cy);
   if (given(grad_hy)) {
     const auto grad = widened(*grad_hy);
     grad_out = grad * tanh_cy;
-    grad_cell_state = grad * out * (1 - tanh_cy * tanh_cy);
+    grad_state = at::tanh_backward(grad * out, tanh_cy);
   }
   if (given(grad_cy)) {
-    grad_cell_state = grad_cell_state + widened(*grad_cy);
+    grad_state = grad_state + widened(*grad_cy);
   }
   const auto grad_gates =
-      at::cat({grad_cell_state * cell * (1 - in) * in,
-               grad_cell_state * widened(cx) * (1 - forget) * forget,
-               grad_cell_state * in * (1 - cell * cell), grad_out * (1 - out) * out},
+      at::cat({at::sigmoid_backward(grad_state * cell, in),
+               at::sigmoid_backward(grad_state * widened(cx), forget),
+               at::tanh_backward(grad_state * in, cell), at::sigmoid_backward(grad_out, out)},
               1)
           .to(workspace.scalar_type());
-  const auto grad_cx = (grad_cell_state * forget).to(cx.scalar_type());
+  const auto grad_cx = (grad_state * forget).to(cx.scalar_type());
   return {grad_gates, grad_cx, has_bias ? grad_gates.sum(0) : Tensor()};
 }
 
@@ -74,12 +74,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_cell_backward(const Tenso
   const auto chunk = widened(workspace).unsafe_chunk(5, 1);
   const auto &reset = chunk[0], &update = chunk[1], &fresh = chunk[2], &hx = chunk[3];
   const auto grad = widened(grad_hy);
-  const auto grad_update = grad * (hx - fresh) * (1 - update) * update;
-  const auto grad_fresh = grad * (1 - update) * (1 - fresh * fresh);
-  const auto grad_reset = grad_fresh * chunk[4] * (1 - reset) * reset;
+  const auto grad_hx = grad * update;
+  const auto grad_update = at::sigmoid_backward(grad * (hx - fresh), update);
+  const auto grad_fresh = at::tanh_backward(grad - grad_hx, fresh);
+  const auto grad_reset = at::sigmoid_backward(grad_fresh * chunk[4], reset);
   const auto grad_input = at::cat({grad_reset, grad_update, grad_fresh}, 1).to(type);
   const auto grad_hidden = at::cat({grad_reset, grad_update, grad_fresh * reset}, 1).to(type);
-  return {grad_input, grad_hidden, (grad * update).to(type),
+  return {grad_input, grad_hidden, grad_hx.to(type),
           has_bias ? grad_input.sum(0) : Tensor(), has_bias ? grad_hidden.sum(0) : Tensor()};
 }
 

@@ -1,0 +1,48 @@
+"""Building the native library: what cannot be says what to do, and the cache does not grow."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from anydevice.virtual import build
+
+
+@pytest.mark.parametrize(
+    ("compiler", "wanted"),
+    [
+        ("no-such-compiler", "install the package g++"),
+        ("false", "its messages are in"),
+        ("g++ '", "expected a compiler's command in CXX, got"),
+    ],
+)
+def test_a_build_that_cannot_be_says_what_to_do(compiler, wanted, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "anydevice.virtual.build"],
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path), "CXX": compiler},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert wanted in done.stderr.splitlines()[-1]
+
+
+def test_a_build_that_nobody_loads_for_a_month_makes_room(tmp_path):
+    libraries = [tmp_path / f"torch-{name}" / "anydevice_virtual.so" for name in "abc"]
+    for library, days in zip(libraries, (0, 10, 40), strict=True):
+        library.parent.mkdir()
+        library.touch()
+        then = time.time() - days * 24 * 3600
+        os.utime(library, (then, then))
+    build._remove_unused(libraries[0].parent)
+    assert [library.exists() for library in libraries] == [True, True, False]
+
+
+def test_loading_a_library_keeps_it():
+    library = build.library()
+    os.utime(library, (0, 0))
+    assert build.library() == library
+    assert library.stat().st_mtime > time.time() - 60
