@@ -114,7 +114,9 @@ std::tuple<Tensor, Tensor> attend_in_blocks(const Tensor& query, const Tensor& k
                   ? at::constant_pad_nd(logsumexp, {0, in_whole_blocks(queries) - queries},
                                         std::numeric_limits<double>::infinity())
                   : at::empty({query.size(0), query.size(1), 0}, logsumexp.options());
-  return {in_memory_as_bshd(output), logsumexp};
+  // Doubles, which a card computes by plain mathematics, stay as that leaves them.
+  const bool plain = output.scalar_type() == at::kDouble;
+  return {plain ? output : in_memory_as_bshd(output), logsumexp};
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> attend_in_blocks_backward(
