@@ -1,0 +1,1 @@
+"""One training run on any device: `anydevice.train.trial.Trial`."""

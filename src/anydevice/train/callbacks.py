@@ -1,0 +1,74 @@
+"""What happens beside the training: a class with methods named after the loop's moments."""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from anydevice.tables import show_text
+
+if TYPE_CHECKING:
+    from anydevice.train.trial import Trial
+
+MOMENTS = ("on_start", "on_start_epoch", "on_step", "on_end_epoch", "on_end")
+
+
+class Callback:
+    """Override what you need; each method gets the trial.
+
+    class Warm(Callback):
+        def on_end_epoch(self, trial):
+            print(trial.history[-1]["loss"])
+    """
+
+    def on_start(self, trial: "Trial") -> None:
+        """Before the first epoch of a run."""
+
+    def on_start_epoch(self, trial: "Trial") -> None:
+        """Before an epoch's first batch."""
+
+    def on_step(self, trial: "Trial") -> None:
+        """After a step of the optimizer. Reading a value from the device here waits for it."""
+
+    def on_end_epoch(self, trial: "Trial") -> None:
+        """After an epoch and its validation; `trial.history[-1]` has its record."""
+
+    def on_end(self, trial: "Trial") -> None:
+        """After the last epoch, also of a run that was stopped or failed."""
+
+
+class Printed(Callback):
+    """A line an epoch, with what was measured."""
+
+    def on_end_epoch(self, trial: "Trial") -> None:  # noqa: D102
+        record = trial.history[-1]
+        figures = (
+            f"{name} {figure:.4g}" if isinstance(figure, float) else f"{name} {figure}"
+            for name, figure in record.items()
+        )
+        show_text("  ".join(figures))
+        sys.stdout.flush()
+
+
+def reactions(callbacks: Sequence[Any], trial: "Trial") -> dict[str, Callable[[], None]]:
+    """For each moment, a function that calls those who listen to it."""
+    return {moment: _reaction(callbacks, moment, trial) for moment in MOMENTS}
+
+
+def listeners(callbacks: Sequence[Any], moment: str) -> list[Any]:
+    """Those who do something at this moment."""
+    idle = getattr(Callback, moment)
+    return [c for c in callbacks if getattr(type(c), moment, idle) is not idle]
+
+
+def _reaction(callbacks: Sequence[Any], moment: str, trial: "Trial") -> Callable[[], None]:
+    called = [(getattr(c, moment), type(c).__name__) for c in listeners(callbacks, moment)]
+
+    def react() -> None:
+        for method, name in called:
+            try:
+                method(trial)
+            except Exception as error:
+                error.add_note(f"raised in the callback {name}.{moment}, epoch {trial.epoch + 1}")
+                raise
+
+    return react

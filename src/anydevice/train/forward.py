@@ -1,0 +1,98 @@
+"""What the network and the loss make of one batch, whatever shape the batch has."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from anydevice.errors import UsageError
+from anydevice.train.recipes import Loss
+
+TARGETS = ("labels", "label", "targets", "target", "y")
+
+
+class Result(NamedTuple):
+    """One batch's outcome, still on the device."""
+
+    loss: Tensor
+    output: Any
+    target: Any
+    size: int
+
+
+Forward = Callable[[nn.Module, Any], Result]
+Step = Callable[[nn.Module, Any], Any]
+
+
+def forward_of(loss: Loss | None, step: Step | None = None) -> Forward:
+    """The function for a batch: the user's own `step`, or network and loss."""
+    return _by_step(step) if step else _by_loss(loss)
+
+
+def sample_count(batch: Any) -> int:
+    """How many samples a batch holds: the length of its first tensor."""
+    held = batch[0] if isinstance(batch, (tuple, list)) and batch else batch
+    if not isinstance(held, Tensor):
+        held = next((leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)), None)
+    if held is None or held.dim() == 0:
+        raise UsageError(
+            "expected a batch with samples along dimension 0 of its tensors, got "
+            f"{type(batch).__name__}: give (inputs, target), a dictionary of tensors, or step=."
+        )
+    return len(held)
+
+
+def _by_loss(loss: Loss | None) -> Forward:
+    def forward(network: nn.Module, batch: Any) -> Result:
+        size = sample_count(batch)
+        if isinstance(batch, (tuple, list)) and len(batch) > 1:
+            *inputs, target = batch
+            output = network(*inputs)
+        elif isinstance(batch, Mapping):
+            target = next((batch[name] for name in TARGETS if name in batch), None)
+            output = network(**(batch if loss is None else without_target(batch)))
+        else:
+            target, output = batch, network(batch)
+        value = _own_loss(output) if loss is None else loss(output, target)
+        return Result(_scalar(value), output, target, size)
+
+    return forward
+
+
+def _by_step(step: Step) -> Forward:
+    def forward(network: nn.Module, batch: Any) -> Result:
+        made = step(network, batch)
+        value, output = made if isinstance(made, tuple) else (made, None)
+        if isinstance(made, Mapping):
+            value, output = made["loss"], made.get("output")
+        target = batch[-1] if isinstance(batch, (tuple, list)) else None
+        return Result(_scalar(value), output, target, sample_count(batch))
+
+    return forward
+
+
+def without_target(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """A batch that is a dictionary, as the network takes it."""
+    return {name: part for name, part in batch.items() if name not in TARGETS}
+
+
+def _own_loss(output: Any) -> Any:
+    """Networks that know their loss return it: as `.loss`, or under that name."""
+    found = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    if found is None:
+        raise UsageError(
+            f"expected a loss, since this network returns {type(output).__name__} without one: "
+            'name it, such as Trial(network, "adam", "cross_entropy"), or give step=.'
+        )
+    return found
+
+
+def _scalar(loss: Any) -> Tensor:
+    if isinstance(loss, Tensor) and loss.dim() == 0:
+        return loss
+    got = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
+    raise UsageError(
+        f"expected the loss to be one number for the batch (a tensor without dimensions), got {got}"
+        ": average it, for example with reduction='mean'."
+    )

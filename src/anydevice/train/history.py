@@ -1,0 +1,56 @@
+"""What a trial found out: one record an epoch, shown as a table or a picture."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import RenderableType
+
+from anydevice.tables import UNSET, Table, plain_text
+
+
+class History(list[dict[str, Any]]):
+    """A list of records, one for each epoch: `history[-1]["val_loss"]`."""
+
+    def table(self) -> Table:
+        """One row an epoch."""
+        columns = list(dict.fromkeys(name for record in self for name in record))
+        rows: list[Sequence[str]] = [
+            [_text(record.get(name)) for name in columns] for record in self
+        ]
+        return Table(columns, rows, right=columns)
+
+    def plot(self, names: Sequence[str] = ()) -> Any:
+        """The figures over the epochs, a panel for each and its validation; needs matplotlib."""
+        from matplotlib import pyplot
+
+        shown = list(names) or self._measured()
+        figure, panels = pyplot.subplots(1, max(1, len(shown)), figsize=(5 * len(shown), 3.5))
+        for panel, name in zip([panels] if len(shown) < 2 else panels, shown, strict=False):
+            for line in (name, f"val_{name}"):
+                points = [(r["epoch"], r[line]) for r in self if line in r]
+                if points:
+                    panel.plot(*zip(*points, strict=True), marker="o", label=line)
+            panel.set_xlabel("epoch")
+            panel.legend()
+        figure.tight_layout()
+        return figure
+
+    def _measured(self) -> list[str]:
+        beside = {"epoch", "seconds", "samples_per_second", "skipped"}
+        names = (name for record in self for name in record if name not in beside)
+        return list(dict.fromkeys(name.removeprefix("val_") for name in names))
+
+    def __rich__(self) -> RenderableType:
+        return self.table().__rich__()
+
+    def __str__(self) -> str:
+        return plain_text(self.table())
+
+    def _repr_html_(self) -> str:
+        return self.table().html()
+
+
+def _text(figure: Any) -> str:
+    if figure is None:
+        return UNSET
+    return f"{figure:.4g}" if isinstance(figure, float) else str(figure)

@@ -1,0 +1,95 @@
+"""The training loop: what is done for each batch, in plain sight and without waiting.
+
+Nothing between two log points reads a value from the device.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from anydevice.train.forward import Forward, Result, sample_count
+from anydevice.train.metrics import Metrics
+
+Hook = Callable[[], None]
+
+
+@dataclass
+class Job:
+    """Everything that a step touches, made once before the first one."""
+
+    network: Any  # the network, or what was compiled of it
+    forward: Forward
+    metrics: Metrics
+    autocast: AbstractContextManager[object]
+    optimizer: Optimizer | None = None  # none is needed to measure
+    scaler: torch.amp.GradScaler | None = None
+    accumulate: int = 1
+    clip_norm: float | None = None
+    after_step: list[Hook] = field(default_factory=list)
+    step: int = 0
+
+
+def train_epoch(job: Job, batches: Iterable[Any]) -> None:
+    """One pass over the data; each group of `accumulate` batches makes one step."""
+    assert job.optimizer
+    job.network.train()
+    for group in groups(batches, job.accumulate):
+        job.optimizer.zero_grad()
+        results = gradients(job, group)
+        update(job, job.optimizer)
+        for result in results:
+            job.metrics.update(result)
+        job.step += 1
+        for react in job.after_step:
+            react()
+
+
+def gradients(job: Job, group: list[Any]) -> list[Result]:
+    """Adds to the parameters the gradient of the mean loss over all samples of the group."""
+    results = []
+    samples = sum(sample_count(batch) for batch in group) if len(group) > 1 else 0
+    for batch in group:
+        with job.autocast:
+            result = job.forward(job.network, batch)
+        share = result.loss * (result.size / samples) if samples else result.loss
+        (job.scaler.scale(share) if job.scaler else share).backward()  # type: ignore[no-untyped-call]
+        results.append(result)
+    return results
+
+
+def update(job: Job, optimizer: Optimizer) -> None:
+    """One step of the optimizer, with gradients unscaled before they are clipped."""
+    if job.clip_norm is not None:
+        if job.scaler:
+            job.scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(job.network.parameters(), job.clip_norm)
+    if job.scaler:
+        job.scaler.step(optimizer)
+        job.scaler.update()
+    else:
+        optimizer.step()
+
+
+@torch.no_grad()
+def evaluate(job: Job, batches: Iterable[Any]) -> None:
+    """Measures without learning."""
+    job.network.eval()
+    for batch in batches:
+        with job.autocast:
+            job.metrics.update(job.forward(job.network, batch))
+
+
+def groups(batches: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """So many batches at a time; the last group may be smaller."""
+    if size == 1:
+        yield from ([batch] for batch in batches)
+        return
+    rest = iter(batches)
+    while group := list(islice(rest, size)):
+        yield group

@@ -1,0 +1,186 @@
+"""What is measured while training: summed on the device, read once when somebody asks."""
+
+import difflib
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from anydevice.errors import UsageError
+from anydevice.train.forward import Result
+
+
+class Measure(Protocol):
+    """One metric."""
+
+    def reset(self, device: torch.device) -> None:
+        """Forget what was measured."""
+
+    def update(self, result: Result) -> None:
+        """Take in one batch, without waiting for the device."""
+
+    def value(self) -> Any:
+        """The figure, still on the device."""
+
+
+class Loss(Measure):
+    """The mean loss over samples: a smaller last batch counts for less."""
+
+    def reset(self, device: torch.device) -> None:  # noqa: D102
+        self.total = torch.zeros((), device=device)
+        self.samples = 0
+
+    def update(self, result: Result) -> None:  # noqa: D102
+        self.add(result.loss.detach(), result.size)
+
+    def add(self, figure: Tensor, samples: int) -> None:
+        """Take in a batch's mean."""
+        self.total.add_(figure, alpha=samples)
+        self.samples += samples
+
+    def value(self) -> Tensor:  # noqa: D102
+        return self.total / self.samples
+
+
+class Average(Loss):
+    """The mean over samples of what a function makes of outputs and targets."""
+
+    def __init__(self, of: Callable[[Any, Any], Tensor]) -> None:
+        self.of = of
+
+    @torch.no_grad()
+    def update(self, result: Result) -> None:  # noqa: D102
+        self.add(self.of(result.output, result.target), result.size)
+
+
+class Share(Measure):
+    """The share of predictions that a function marks as right."""
+
+    def __init__(self, right: Callable[[Tensor, Tensor], Tensor]) -> None:
+        self.right = right
+
+    def reset(self, device: torch.device) -> None:  # noqa: D102
+        self.count = torch.zeros((), dtype=torch.int64, device=device)
+        self.predictions = 0
+
+    @torch.no_grad()
+    def update(self, result: Result) -> None:  # noqa: D102
+        right = self.right(result.output, result.target)
+        self.count.add_(right.sum())
+        self.predictions += right.numel()
+
+    def value(self) -> Tensor:  # noqa: D102
+        return self.count / self.predictions
+
+
+class Foreign(Measure):
+    """A torchmetrics Metric, or whatever has its `update`, `compute` and `reset`."""
+
+    def __init__(self, metric: Any) -> None:
+        self.metric = metric
+
+    def reset(self, device: torch.device) -> None:  # noqa: D102
+        if hasattr(self.metric, "to"):
+            self.metric.to(device)
+        self.metric.reset()
+
+    @torch.no_grad()
+    def update(self, result: Result) -> None:  # noqa: D102
+        self.metric.update(result.output, result.target)
+
+    def value(self) -> Any:  # noqa: D102
+        return self.metric.compute()
+
+
+class Metrics:
+    """The metrics of a trial under their names: `Metrics(["loss", "accuracy"])`."""
+
+    def __init__(self, wanted: Sequence[Any]) -> None:
+        self.measures = dict(_measure(metric) for metric in wanted)
+        self._measures = list(self.measures.values())
+
+    def reset(self, device: torch.device) -> None:
+        """Forget what was measured."""
+        for measure in self._measures:
+            measure.reset(device)
+
+    def update(self, result: Result) -> None:
+        """Take in one batch, without waiting for the device."""
+        for measure in self._measures:
+            measure.update(result)
+
+    def read(self, prefix: str = "") -> dict[str, float]:
+        """The figures as numbers: all of them in one transfer from the device."""
+        figures: dict[str, Any] = {}
+        for name, measure in self.measures.items():
+            value = measure.value()
+            inner = value if isinstance(value, dict) else {name: value}
+            figures |= {prefix + key: figure for key, figure in inner.items()}
+        flat = [torch.as_tensor(figure).detach().reshape(-1) for figure in figures.values()]
+        if not flat:
+            return {}
+        device = next((part.device for part in flat if part.device.type != "cpu"), flat[0].device)
+        numbers = torch.cat([part.to(device, torch.float32) for part in flat]).tolist()
+        sizes = [part.numel() for part in flat]
+        return dict(zip(figures, _grouped(numbers, sizes), strict=True))
+
+
+def accuracy(output: Tensor, target: Tensor) -> Tensor:
+    """Which predictions are right: classes along dimension 1, or one logit each for yes and no."""
+    if output.shape == target.shape and not target.is_floating_point():
+        return (output > 0) == target.bool()
+    if output.shape == target.shape:  # soft labels, or yes and no as numbers
+        several = output.dim() > 1 and output.size(1) > 1
+        if several:
+            return output.argmax(1) == target.argmax(1)
+        return (output > 0) == (target > 0.5)
+    if output.dim() == target.dim() + 1:
+        return output.argmax(1) == target
+    raise UsageError(
+        "expected outputs with one dimension more than the targets (the classes, at dimension 1), "
+        f"got outputs of shape {list(output.shape)} and targets of shape {list(target.shape)}."
+    )
+
+
+def top5(output: Tensor, target: Tensor) -> Tensor:
+    """Which targets are among the five classes with the largest outputs."""
+    likeliest = output.topk(min(5, output.size(1)), 1).indices
+    return (likeliest == target.unsqueeze(1)).any(1)
+
+
+KNOWN: dict[str, Callable[[], Measure]] = {
+    "loss": Loss,
+    "accuracy": lambda: Share(accuracy),
+    "acc": lambda: Share(accuracy),
+    "top5": lambda: Share(top5),
+    "mse": lambda: Average(torch.nn.functional.mse_loss),
+    "mae": lambda: Average(torch.nn.functional.l1_loss),
+}
+
+
+def _measure(wanted: Any) -> tuple[str, Measure]:
+    if isinstance(wanted, tuple) and len(wanted) == 2 and isinstance(wanted[0], str):
+        return wanted[0], _measure(wanted[1])[1]
+    if isinstance(wanted, str):
+        if wanted in KNOWN:
+            return wanted, KNOWN[wanted]()
+        near = difflib.get_close_matches(wanted, KNOWN, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(KNOWN)}."
+        raise UsageError(f"expected the name of a metric, got {wanted!r}: {hint}")
+    if all(hasattr(wanted, part) for part in ("update", "compute", "reset")):
+        return type(wanted).__name__.lower(), Foreign(wanted)
+    if callable(wanted):
+        return getattr(wanted, "__name__", type(wanted).__name__), Average(wanted)
+    raise UsageError(
+        "expected a metric as a name, a function of outputs and targets, or a torchmetrics Metric, "
+        f"got {wanted!r}."
+    )
+
+
+def _grouped(numbers: list[float], sizes: list[int]) -> list[Any]:
+    groups, start = [], 0
+    for size in sizes:
+        groups.append(numbers[start] if size == 1 else numbers[start : start + size])
+        start += size
+    return groups

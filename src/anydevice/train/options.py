@@ -1,0 +1,43 @@
+"""How a trial trains, beside what: `Trial.with_options(accumulate=4, clip_norm=1.0)`."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from anydevice.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `with_options` sets."""
+
+    accumulate: int = 1
+    clip_norm: float | None = None
+    compile: bool = False
+    channels_last: bool = False
+    deterministic: bool = False
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.accumulate < 1:
+            raise UsageError(f"expected accumulate of 1 or more batches, got {self.accumulate}.")
+        if self.clip_norm is not None and self.clip_norm <= 0:
+            raise UsageError(f"expected a clip_norm above 0, got {self.clip_norm}.")
+
+
+@contextmanager
+def determinism(wanted: bool) -> Iterator[None]:
+    """Algorithms that give the same bits each time, inside the block."""
+    if not wanted:
+        yield
+        return
+    before = (torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark)
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0])
+        torch.backends.cudnn.benchmark = before[1]

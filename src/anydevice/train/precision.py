@@ -1,0 +1,58 @@
+"""The numbers a network is trained in: float32, TF32, or half precision where that is safe."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+
+import torch
+
+from anydevice.errors import UsageError
+
+NAMES = ("fp32", "tf32", "bf16", "fp16", "auto")
+HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Precision:
+    """One of NAMES, on a device."""
+
+    name: str
+    device: torch.device
+
+    @property
+    def autocast(self) -> AbstractContextManager[object]:
+        """The context of a forward pass; it may be entered again and again."""
+        if self.name in HALVES:
+            return torch.autocast(self.device.type, HALVES[self.name])
+        return nullcontext()
+
+    def scaler(self) -> torch.amp.GradScaler | None:
+        """float16 needs its gradients scaled, bfloat16 has float32's range."""
+        return torch.amp.GradScaler(self.device.type) if self.name == "fp16" else None
+
+    @contextmanager
+    def matmuls(self) -> Iterator[None]:
+        """float32 products in TF32 inside the block, and as before after it."""
+        before = torch.get_float32_matmul_precision()
+        if self.name == "tf32":
+            torch.set_float32_matmul_precision("high")
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(before)
+
+
+def precision_of(name: str, device: torch.device) -> Precision:
+    """The precision by name; "auto" is the fastest that trains safely on this device."""
+    if name not in NAMES:
+        raise UsageError(f"expected a precision among {', '.join(NAMES)}, got {name!r}.")
+    return Precision(_fastest(device) if name == "auto" else name, device)
+
+
+def _fastest(device: torch.device) -> str:
+    """bfloat16 where the hardware has it; a CPU gains from it only with units of its own."""
+    if device.type == "cuda":
+        return "bf16" if torch.cuda.get_device_capability(device) >= (8, 0) else "fp16"
+    if device.type == "cpu":
+        return "bf16" if torch.cpu._is_amx_tile_supported() else "fp32"
+    return "bf16" if device.type == "xpu" else "fp32"

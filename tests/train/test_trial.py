@@ -1,0 +1,234 @@
+"""A trial trains as the loop written by hand does, and says what it was given wrong."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from anydevice.errors import UsageError
+from anydevice.train.callbacks import Callback
+from anydevice.train.trial import Trial
+
+
+def by_hand(network, x, y, batch_size, epochs=1, **options):
+    """The loop that everybody writes; samples in order."""
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1, **options)
+    for _ in range(epochs):
+        for start in range(0, len(x), batch_size):
+            optimizer.zero_grad()
+            rows = slice(start, start + batch_size)
+            F.cross_entropy(network(x[rows]), y[rows]).backward()
+            optimizer.step()
+    return network
+
+
+def sgd(parameters):
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+def weights(network):
+    return [parameter.detach().cpu() for parameter in network.parameters()]
+
+
+def test_the_weights_are_those_of_the_loop_by_hand(network, data, device):
+    x, y = (tensor.to(device) for tensor in data)
+    expected = by_hand(copy.deepcopy(network).to(device), x, y, batch_size=50, epochs=3)
+    trial = Trial(network, sgd, "cross_entropy").to(device)
+    trial.with_generators(data, batch_size=50, shuffle=False).run(3, verbose=False)
+    assert all(map(torch.equal, weights(network), weights(expected)))
+
+
+def test_a_trial_learns_and_keeps_a_record_of_each_epoch(network, data, device):
+    trial = Trial(network, "adam", "cross_entropy", metrics=["loss", "accuracy"]).to(device)
+    history = trial.with_generators(data, data, batch_size=20).run(8, verbose=False)
+    assert [record["epoch"] for record in history] == list(range(1, 9))
+    assert history[-1]["val_loss"] < history[0]["val_loss"]
+    assert 0 <= history[-1]["accuracy"] <= 1
+    assert history[0].keys() == {
+        "epoch", "loss", "accuracy", "val_loss", "val_accuracy", "seconds"
+    }  # fmt: skip
+
+
+def test_a_second_run_goes_on_from_the_first(network, data):
+    trial = Trial(copy.deepcopy(network), sgd, "cross_entropy").with_options(seed=3)
+    trial.with_generators(data).run(1, verbose=False)
+    trial.run(3, verbose=False)
+    whole = Trial(network, sgd, "cross_entropy").with_options(seed=3)
+    whole.with_generators(data).run(3, verbose=False)
+    assert all(map(torch.equal, weights(trial.network), weights(whole.network)))
+    assert [r["loss"] for r in trial.history] == [r["loss"] for r in whole.history]
+
+
+def test_gradients_are_accumulated_as_those_of_one_batch(network, data, device):
+    expected = by_hand(copy.deepcopy(network), *data, batch_size=80)
+    trial = Trial(network, sgd, "cross_entropy").to(device).with_options(accumulate=4)
+    trial.with_generators(data, batch_size=20, shuffle=False).run(1, verbose=False)
+    # 130 samples: steps of 80 and 50, the last batch of the second has 10
+    assert trial._job.step == 2
+    for found, wanted in zip(weights(network), weights(expected), strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_gradients_are_clipped_after_they_are_unscaled(network, data, virtual_gpu, precision):
+    before = weights(copy.deepcopy(network))
+    trial = Trial(network, sgd, "cross_entropy").to("cuda:0", precision)
+    trial.with_options(clip_norm=1e-3).with_generators(data, batch_size=130).run(1, verbose=False)
+    moved = torch.cat([(a - b).flatten() for a, b in zip(weights(network), before, strict=True)])
+    assert moved.norm().item() == pytest.approx(0.1 * 1e-3, rel=0.02)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
+def test_every_precision_trains(network, data, virtual_gpu, precision):
+    trial = Trial(network, "adam", "cross_entropy").to("cuda:0", precision)
+    history = trial.with_generators(data, batch_size=10).run(5, verbose=False)
+    assert history[-1]["loss"] < history[0]["loss"]
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_evaluate_measures_all_samples_alike(network, data, device):
+    x, y = data
+    figures = Trial(network, None, "cross_entropy", metrics=["loss", "accuracy"]).to(device)
+    found = figures.evaluate(data, batch_size=50)
+    output = network.cpu()(x)
+    assert found["loss"] == pytest.approx(F.cross_entropy(output, y).item(), rel=1e-6)
+    assert found["accuracy"] == pytest.approx((output.argmax(1) == y).float().mean().item())
+
+
+def test_predict_gives_the_outputs_on_the_cpu_and_ignores_targets(network, data, device):
+    trial = Trial(network, "adam", "cross_entropy").to(device)
+    found, alone = trial.predict(data, batch_size=50), trial.predict(data[0])
+    expected = network.cpu().eval()(data[0])
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(alone, expected)
+
+
+def test_lazy_modules_take_their_sizes_from_the_first_batch(data, device):
+    network = nn.Sequential(nn.LazyLinear(8), nn.LazyBatchNorm1d(), nn.LazyLinear(3))
+    trial = Trial(network, "adam", "cross_entropy").to(device).with_generators(data)
+    assert trial.run(1, verbose=False)[0]["loss"] > 0
+    assert network[0].in_features == 4
+    assert network[1].num_batches_tracked.item() == 2
+
+
+def test_a_step_of_the_users_own(network, data):
+    def step(network, batch):
+        x, y = batch
+        output = network(x)
+        return {"loss": F.cross_entropy(output, y, label_smoothing=0.1), "output": output}
+
+    trial = Trial(network, "adam", metrics=["loss", "accuracy"], step=step)
+    history = trial.with_generators(data).run(10, verbose=False)
+    assert history[-1]["accuracy"] > history[0]["accuracy"]
+
+
+def test_a_network_with_a_loss_of_its_own_takes_dictionaries(data):
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(4, 3)
+
+        def forward(self, x, labels=None):
+            logits = self.inner(x)
+            loss = None if labels is None else F.cross_entropy(logits, labels)
+            return {"loss": loss, "logits": logits}
+
+    batches = [{"x": data[0][i : i + 26], "labels": data[1][i : i + 26]} for i in range(0, 130, 26)]
+    trial = Trial(Own(), "adam").with_generators(batches)
+    history = trial.run(5, verbose=False)
+    assert history[-1]["loss"] < history[0]["loss"]
+    assert trial.predict(batches)["logits"].shape == (130, 3)
+
+
+def test_the_program_of_a_torchbearer_user(network, data):
+    loader = torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(*data), batch_size=32, shuffle=True
+    )
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
+    loss = nn.CrossEntropyLoss()
+    trial = Trial(network, optimizer, criterion=loss, metrics=["acc", "loss"]).to("cpu")
+    trial.with_generators(train_generator=loader, val_generator=loader, test_generator=loader)
+    history = trial.run(epochs=3, verbose=0)
+    assert {"acc", "val_acc", "loss", "val_loss"} <= history[-1].keys()
+
+
+# ---- callbacks ----
+
+
+def test_callbacks_see_each_moment(network, data):
+    seen = []
+
+    class Watch(Callback):
+        def on_start(self, trial):
+            seen.append("start")
+
+        def on_step(self, trial):
+            seen.append("step")
+
+        def on_end_epoch(self, trial):
+            seen.append(trial.history[-1]["epoch"])
+            trial.stop()
+
+        def on_end(self, trial):
+            seen.append("end")
+
+    trial = Trial(network, "adam", "cross_entropy", callbacks=[Watch()])
+    trial.with_generators(data, batch_size=65).run(5, verbose=False)
+    assert seen == ["start", "step", "step", 1, "end"]
+
+
+def test_an_error_in_a_callback_names_it(network, data):
+    class Broken(Callback):
+        def on_step(self, trial):
+            raise KeyError("x")
+
+    trial = Trial(network, "adam", "cross_entropy", callbacks=[Broken()]).with_generators(data)
+    with pytest.raises(KeyError) as caught:
+        trial.run(1, verbose=False)
+    assert caught.value.__notes__ == ["raised in the callback Broken.on_step, epoch 1"]
+
+
+# ---- wrong use ----
+
+
+def wrong(network, data=None, optimizer="adam", loss="cross_entropy", **options):
+    trial = Trial(network, optimizer, loss, **options)
+    trial.with_generators(data).run(1, verbose=False)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "sentence"),
+    [
+        (lambda n, d: wrong(n, d, "adma"), "expected the name of an optimizer, got 'adma': did"),
+        (lambda n, d: wrong(n, d, loss="crossentropy"), "got 'crossentropy': did you mean 'cross_"),
+        (lambda n, d: wrong(n, d, metrics=["los"]), "got 'los': did you mean 'loss'?"),
+        (lambda n, d: wrong(n, d, loss=None), "expected a loss, since this network returns Tensor"),
+        (
+            lambda n, d: wrong(n, d, loss=nn.CrossEntropyLoss(reduction="none")),
+            "got a tensor of",
+        ),
+        (lambda n, d: wrong(n, d, optimizer=sgd([nn.Parameter(d[0])])), "over 1 of 1 tensors that"),
+        (lambda n, d: wrong(nn.ReLU(), d), "got a network without parameters to train"),
+        (lambda n, d: wrong(n, None), "expected train data, got none"),
+        (lambda n, d: wrong(n, []), "expected batches to train on in epoch 1, got none"),
+        (lambda n, d: wrong(n, (d[0][:0], d[1][:0])), "expected samples to train on or evaluate"),
+        (lambda n, d: wrong(n, (d[0], d[1][:5])), "expected tensors of one length, got lengths"),
+        (lambda n, d: wrong(n, 5), "expected data as a tuple of tensors"),
+        (lambda n, d: wrong(n, ["word"]), "expected a batch with samples along dimension 0"),
+        (lambda n, d: Trial(n).with_options(acumulate=2), "expected options among accumulate"),
+        (lambda n, d: Trial(n).with_options(accumulate=0), "expected accumulate of 1 or more"),
+        (lambda n, d: Trial(n).to("cpu", "fp8"), "expected a precision among fp32, tf32"),
+    ],
+)
+def test_wrong_use_is_one_sentence(network, data, mistake, sentence):
+    with pytest.raises(UsageError) as caught:
+        mistake(network, data)
+    assert sentence in str(caught.value)
+
+
+def test_a_generator_that_is_spent_is_named(network, data):
+    trial = Trial(network, "adam", "cross_entropy").with_generators(iter([data]))
+    with pytest.raises(UsageError, match="in epoch 2, got none: is the data empty, or a generator"):
+        trial.run(2, verbose=False)
