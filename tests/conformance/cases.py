@@ -4,6 +4,9 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+from torch.torch_version import TorchVersion
+
 # What a disagreement about the last digits alone ends with.
 ROUNDING = " (equal but for rounding)"
 KNOWN = Path(__file__).with_name("exceptions.toml")
@@ -47,6 +50,7 @@ class KnownDifference:
     reason: str
     dtypes: list[str] | None = None
     rounding: bool = False  # the entry excuses the last digits and nothing else
+    since: str = "0"  # the first torch that has the op
     as_on_a_card: bool = False  # PyTorch itself does this on CUDA, so the CPU is not the truth
 
     def covers(self, case: Case) -> bool:
@@ -62,7 +66,8 @@ class KnownDifference:
 
 
 def known_differences(path: Path = KNOWN) -> list[KnownDifference]:
-    return [KnownDifference(**entry) for entry in tomllib.loads(path.read_text()).get("known", [])]
+    entries = [KnownDifference(**e) for e in tomllib.loads(path.read_text()).get("known", [])]
+    return [entry for entry in entries if TorchVersion(torch.__version__) >= entry.since]
 
 
 def judged(

@@ -38,7 +38,32 @@ def lower_right(sample: SampleInput) -> torch.Tensor:
     return torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
 
 
+def jiterated(formula: Callable[..., torch.Tensor]) -> Callable[[SampleInput], torch.Tensor]:
+    """A kernel given as C++ text, by the same formula in Python."""
+
+    def reference(sample: SampleInput) -> torch.Tensor:
+        dtype = sample.input.dtype
+        wide = WIDE.get(dtype, dtype)
+        extra = [torch.tensor(value).to(dtype).to(wide) for value in sample.kwargs.values()]
+        return formula(*(t.to(wide) for t in (sample.input, *sample.args)), *extra).to(dtype)
+
+    return reference
+
+
+WIDE = {
+    torch.bool: torch.int64,
+    torch.float16: torch.float32,
+    torch.bfloat16: torch.float32,
+}
+
 REFERENCES: dict[str, Callable[[SampleInput], torch.Tensor | None]] = {
     "torch.ops.aten._flash_attention_forward": flash_attention,
     "torch.ops.aten._efficient_attention_forward": efficient_attention,
+    "jiterator_unary": jiterated(lambda x: x * x + x),
+    "jiterator_binary": jiterated(lambda x, y, alpha=1: x + alpha * y),
+    "jiterator_binary_return_by_ref": jiterated(lambda x, y: x + y),
+    "jiterator_2inputs_2outputs": jiterated(lambda x, y: x + y),
+    "jiterator_4inputs_with_extra_args": jiterated(
+        lambda a, b, c, d, alpha=1, beta=1: alpha * a + beta * b + c + d
+    ),
 }

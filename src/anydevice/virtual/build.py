@@ -63,7 +63,7 @@ def units() -> dict[str, list[Path]]:
 
 
 def _build(path: Path) -> None:
-    compiler = _compiler()
+    command = compiler()
     print("anydevice: building the virtual GPU, once for this torch …", file=sys.stderr, flush=True)
     begin = time.monotonic()
     for interrupted in path.parent.glob(f"{UNFINISHED}*"):
@@ -74,17 +74,17 @@ def _build(path: Path) -> None:
         with log.open("w", encoding="utf-8") as output:
             compiling = [
                 subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
-                for command in _compile_commands(compiler, Path(folder))
+                for command in _compile_commands(command, Path(folder))
             ]
             codes = [process.wait() for process in compiling]
             failed = any(codes) or subprocess.call(
-                _link_command(compiler, Path(folder), unfinished),
+                _link_command(command, Path(folder), unfinished),
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
         if failed:
             raise BuildError(
-                f"{compiler[0]} could not compile the virtual GPU for torch {_torch_version()}; "
+                f"{command[0]} could not compile the virtual GPU for torch {_torch_version()}; "
                 f"its messages are in {log}."
             )
         _write_through(unfinished)
@@ -94,8 +94,7 @@ def _build(path: Path) -> None:
 
 
 def _compile_commands(compiler: list[str], folder: Path) -> Iterator[list[str]]:
-    headers = _torch() / "include"
-    include = [f"-I{NATIVE}", f"-I{headers}", f"-I{headers / 'torch/csrc/api/include'}"]
+    include = [f"-I{NATIVE}", f"-I{headers()}", f"-I{headers() / 'torch/csrc/api/include'}"]
     for name, parts in units().items():
         unit = folder / f"{name}.cpp"
         unit.write_text("".join(f'#include "{part}"\n' for part in parts), "utf-8")
@@ -106,6 +105,11 @@ def _link_command(compiler: list[str], folder: Path, library: Path) -> list[str]
     objects = [str(folder / f"{name}.o") for name in units()]
     torch = ["-L" + str(_torch() / "lib"), "-ltorch_cpu", "-lc10"]
     return [*compiler, "-shared", *objects, *torch, "-o", str(library)]
+
+
+def headers() -> Path:
+    """Where torch keeps its C++ headers."""
+    return _torch() / "include"
 
 
 def _write_through(file: Path) -> None:
@@ -123,7 +127,8 @@ def _remove_unused(used: Path) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _compiler() -> list[str]:
+def compiler() -> list[str]:
+    """The compiler at hand, or CXX, as a command."""
     try:
         chosen = shlex.split(os.environ.get("CXX", ""))
     except ValueError as error:

@@ -14,6 +14,7 @@ from anydevice.virtual.surface import (
     compiling,
     devices,
     hollow,
+    jiterator,
     libraries,
     memory,
     storage,
@@ -32,6 +33,7 @@ def show(gpus: int, gpu: Card, *, without_values: bool) -> None:
         **streams.names(),
         **libraries.names(),
         **comm.names(),
+        **jiterator.names(),
     }
     for name, value in names.items():
         replace(torch._C, name, value)
