@@ -64,8 +64,8 @@ def launch(
     computed, promoted = elementwise_dtypes(
         *tensors, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
     )
-    shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
-    given = [tensor.expand(shape).to(computed).contiguous() for tensor in tensors]
+    broadcast: Any = torch.broadcast_tensors
+    given = [tensor.to(computed).contiguous() for tensor in broadcast(*tensors)]
     made = [torch.empty_like(given[0]) for _ in range(outputs)]
     if not _hollow():
         source = _source(code, name, by_reference, (len(given), outputs, len(extra)), computed)
