@@ -1,5 +1,18 @@
-"""`python -m anydevice` is the command `anydevice`."""
+"""The command `anydevice`, which is `python -m anydevice` too."""
 
-from anydevice.cli import main
+import sys
 
-main()
+
+def main() -> None:
+    """Run the command; `run` does not wait for what the others need to load."""
+    if sys.argv[1:2] == ["run"]:
+        from anydevice.virtual import launch
+
+        launch.main(sys.argv[2:])
+    from anydevice import cli
+
+    cli.main()
+
+
+if __name__ == "__main__":
+    main()

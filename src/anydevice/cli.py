@@ -61,6 +61,17 @@ def devices(
         show(found)
 
 
+@app.command(
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    add_help_option=False,
+)
+def run(words: Annotated[list[str] | None, typer.Argument(hidden=True)] = None) -> None:
+    """An unmodified program, on GPUs that are not there."""
+    from anydevice.virtual.launch import main as launch
+
+    launch(words or [])
+
+
 def main() -> None:
     """Run the command; wrong use is one sentence and exit code 2, never a traceback."""
     try:

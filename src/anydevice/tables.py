@@ -11,20 +11,6 @@ from rich.console import Console, JustifyMethod, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
-UNSET = "–"
-
-
-def size_text(count: int | None) -> str:
-    """A size as people say it: `size_text(2**30) == "1.0 GiB"`."""
-    if count is None:
-        return UNSET
-    size = float(count)
-    for unit in ("B", "KiB", "MiB"):
-        if abs(size) < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} GiB"
-
 
 def show(renderable: RenderableType) -> None:
     """Print to the terminal; where there is none (a pipe, a file), as wide as nothing is cut."""

@@ -8,10 +8,13 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from anydevice.errors import UsageError
-from anydevice.tables import UNSET, Table, size_text
+from anydevice.sizes import UNSET, size_text
+
+if TYPE_CHECKING:
+    from anydevice.tables import Table
 
 
 @dataclass(frozen=True)
@@ -55,8 +58,10 @@ def card(kind: str) -> Card:
     raise UsageError(f"expected a GPU in the catalogue, got {kind!r}: {hint}")
 
 
-def known_table() -> Table:
+def known_table() -> "Table":
     """The catalogue as a table, in the units of data sheets."""
+    from anydevice.tables import Table  # whose rich costs time that `anydevice run` would wait for
+
     dtypes = {"float32": "fp32", "tf32": "tf32", "bfloat16": "bf16", "float16": "fp16"}
     figures = ("memory", "GB/s", "SMs", *dtypes.values())
     table = Table(("kind", "name", "sm", *figures), right=figures)

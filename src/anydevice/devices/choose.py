@@ -11,7 +11,7 @@ from anydevice.devices.absence import why_no_gpu
 from anydevice.devices.load import load_of
 from anydevice.errors import UsageError
 from anydevice.notices import say_once
-from anydevice.tables import size_text
+from anydevice.sizes import size_text
 
 DeviceLike = str | int | torch.device
 
@@ -160,7 +160,8 @@ def _not_here(asked: str) -> str:
         return f'{asked} is not here, only {here}: name one of these, or "auto" for the idlest.'
     return (
         f"{asked} is not here, only cpu is: {_why_not()}. ad.try_gpu() takes a GPU where there is "
-        "one and the CPU elsewhere; `anydevice devices` says what to do about the GPU."
+        "one and the CPU elsewhere; `anydevice run` gives a program GPUs that are not there; "
+        "`anydevice devices` says what to do about the GPU."
     )
 
 

@@ -10,7 +10,8 @@ from rich.text import Text
 from torch import nn
 
 from anydevice.errors import UsageError
-from anydevice.tables import Table, plain_text, size_text
+from anydevice.sizes import size_text
+from anydevice.tables import Table, plain_text
 
 _MOVABLE = torch.Tensor | nn.Module
 

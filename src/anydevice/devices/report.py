@@ -14,7 +14,8 @@ from anydevice.devices import host
 from anydevice.devices.absence import Absence, why_no_gpu
 from anydevice.devices.choose import try_all_gpus
 from anydevice.devices.load import driver_version, load_of
-from anydevice.tables import Table, plain_text, size_text
+from anydevice.sizes import size_text
+from anydevice.tables import Table, plain_text
 from anydevice.version import __version__
 
 

@@ -6,8 +6,9 @@ if TYPE_CHECKING:
     from anydevice.virtual.machine import disable as disable
     from anydevice.virtual.machine import enable as enable
     from anydevice.virtual.machine import enabled as enabled
+    from anydevice.virtual.machine import virtual_gpus as virtual_gpus
 
-__all__ = ["disable", "enable", "enabled"]
+__all__ = ["disable", "enable", "enabled", "virtual_gpus"]
 
 
 def __getattr__(name: str) -> object:

@@ -18,12 +18,19 @@ class Gpu(ctypes.Structure):
     )
 
 
+MOST_GPUS = 16  # max_gpus there
+
 TEXT = (
     "anydevice_enable",
     "anydevice_touch",
     "anydevice_set_current_device",
     "anydevice_memory_stat_names",
     "anydevice_memory_snapshot",
+)
+NUMBERS = (
+    "anydevice_current_stream",
+    "anydevice_memory_blocks",
+    "anydevice_memory_highest",
 )
 
 
@@ -33,7 +40,8 @@ def library() -> ctypes.CDLL:
     loaded = ctypes.CDLL(str(build.library()))
     for name in TEXT:
         getattr(loaded, name).restype = ctypes.c_char_p
-    loaded.anydevice_current_stream.restype = ctypes.c_int64
+    for name in NUMBERS:
+        getattr(loaded, name).restype = ctypes.c_int64
     loaded.anydevice_set_current_stream.argtypes = (ctypes.c_int, ctypes.c_int64)
     loaded.anydevice_memory_set_capacity.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
     loaded.anydevice_memory_set_fraction.argtypes = (ctypes.c_int, ctypes.c_double)
@@ -49,6 +57,13 @@ def start_afresh(gpus: int, memory: int) -> None:
         native.anydevice_memory_set_capacity(device, memory, 0)
         native.anydevice_memory_reset_peak(device)
         native.anydevice_memory_reset_accumulated(device)
+
+
+def disable() -> None:
+    """No GPUs from now on. Tensors that are left keep the kernels that move them to the host."""
+    native = library()
+    left = any(native.anydevice_memory_blocks(device) for device in range(MOST_GPUS))
+    native.anydevice_disable(int(left))
 
 
 def refuse_absent(device: int) -> int:

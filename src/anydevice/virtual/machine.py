@@ -1,12 +1,13 @@
 """Switching virtual GPUs on and off in this process."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 from anydevice.devices.catalogue import Card, card
 from anydevice.errors import UsageError
+from anydevice.sizes import size_of
 from anydevice.virtual import core, ops
-
-MOST_GPUS = 16
 
 
 @dataclass(frozen=True)
@@ -15,33 +16,62 @@ class Machine:
 
     gpus: int
     gpu: Card
-    hollow: bool
+    hollow: bool = False
+
+    def __str__(self) -> str:
+        kind = "hollow" if self.hollow else "virtual"
+        return f"{self.gpus} {kind} GPU{'s' * (self.gpus > 1)} of kind {self.gpu.name}"
 
 
 _machine: Machine | None = None
 
 
-def enable(gpus: int = 1, gpu: str = "h100", *, hollow: bool = False) -> None:
+def machine(
+    gpus: int = 1, gpu: str = "h100", *, memory: int | str | None = None, hollow: bool = False
+) -> Machine:
+    """What is asked for, if there can be such a machine."""
+    kind = card(gpu)
+    if isinstance(gpus, bool) or not isinstance(gpus, int) or not 1 <= gpus <= core.MOST_GPUS:
+        raise UsageError(f"expected 1 to {core.MOST_GPUS} virtual GPUs, got {gpus!r}.")
+    if memory is not None:
+        kind = replace(kind, memory=size_of(memory))
+    return Machine(gpus, kind, hollow)
+
+
+def enable(
+    gpus: int = 1, gpu: str = "h100", *, memory: int | str | None = None, hollow: bool = False
+) -> None:
     """Makes this process see `gpus` GPUs of the kind `gpu` at `cuda`.
 
-    Hollow ones have shapes and sizes, so that memory and work can be counted, but no values:
-    what is read from them (`.item()`, `.cpu()`) is zero, and an op whose result's size depends on
-    values (`nonzero`, a mask as an index) raises NotImplementedError.
+    `memory` is a GPU's memory, such as "16GiB", if not what the card has. Hollow GPUs have shapes
+    and sizes, so that memory and work can be counted, but no values: what is read from them
+    (`.item()`, `.cpu()`) is zero, and an op whose result's size depends on values (`nonzero`, a
+    mask as an index) raises NotImplementedError.
     """
+    wanted = machine(gpus, gpu, memory=memory, hollow=hollow)
+    if not is_there(wanted):
+        import torch  # noqa: F401, whole before its names change
+
+        begin(wanted)
+        finish(wanted)
+
+
+def is_there(wanted: Machine) -> bool:
+    """Whether this process has these GPUs; having others is wrong use."""
+    if _machine is None or _machine == wanted:
+        return _machine is not None
+    raise UsageError(
+        f"expected the {_machine} that this process has already, got {wanted}"
+        f"{_memory_differs(wanted, _machine)}: disable those first, or start another process."
+    )
+
+
+def begin(wanted: Machine) -> None:
+    """The first half of enable(), for which torch._C is enough: devices, and their names there."""
     global _machine
-    wanted = Machine(gpus, card(gpu), hollow)
-    if wanted == _machine:
-        return
-    if _machine is not None:
-        raise UsageError(
-            f"expected the {_describe(_machine)} that this process has already, "
-            f"got {_describe(wanted)}: start another process for those."
-        )
-    if not 1 <= gpus <= MOST_GPUS:
-        raise UsageError(f"expected 1 to {MOST_GPUS} virtual GPUs, got {gpus}.")
-    _refuse_beside_a_real_gpu()
     from anydevice.virtual import surface
 
+    _refuse_beside_a_real_gpu()
     major, minor = wanted.gpu.capability
     each = core.Gpu(
         wanted.gpu.memory,
@@ -49,24 +79,43 @@ def enable(gpus: int = 1, gpu: str = "h100", *, hollow: bool = False) -> None:
         wanted.gpu.threads_per_multiprocessor,
         10 * major + minor,
     )
-    specification = (core.Gpu * gpus)(*[each] * gpus)
+    specification = (core.Gpu * wanted.gpus)(*[each] * wanted.gpus)
     listed = ops.op_list().encode()
-    core.check(core.library().anydevice_enable(gpus, int(hollow), specification, listed))
-    core.start_afresh(gpus, wanted.gpu.memory)
-    surface.show(gpus, wanted.gpu, without_values=hollow)
     _machine = wanted
+    try:
+        enable_native = core.library().anydevice_enable
+        core.check(enable_native(wanted.gpus, int(wanted.hollow), specification, listed))
+        core.start_afresh(wanted.gpus, wanted.gpu.memory)
+        surface.show_names(wanted.gpus, wanted.gpu)
+    except BaseException:
+        disable()
+        raise
+
+
+def finish(wanted: Machine) -> None:
+    """The second half, once torch is whole: what it took from torch._C as it was imported."""
+    from anydevice.virtual import surface
+
+    try:
+        surface.show_attributes(wanted.gpu, without_values=wanted.hollow)
+    except BaseException:
+        disable()
+        raise
 
 
 def disable() -> None:
-    """Takes the virtual GPUs away again; tensors on them can only be freed from then on."""
+    """Takes the virtual GPUs away again, and leaves PyTorch as it was.
+
+    Tensors that are still on them can be moved to the host; anything else with them is an error.
+    """
     global _machine
     if _machine is None:
         return
     from anydevice.virtual import surface
 
-    surface.hide()
-    core.library().anydevice_disable()
     _machine = None
+    surface.hide()
+    core.disable()
 
 
 def enabled() -> Machine | None:
@@ -74,16 +123,41 @@ def enabled() -> Machine | None:
     return _machine
 
 
-def _describe(machine: Machine) -> str:
-    kind = "hollow" if machine.hollow else "virtual"
-    return f"{machine.gpus} {kind} GPU{'s' * (machine.gpus > 1)} of kind {machine.gpu.name}"
+@contextmanager
+def virtual_gpus(
+    gpus: int = 1, gpu: str = "h100", *, memory: int | str | None = None, hollow: bool = False
+) -> Iterator[None]:
+    """GPUs that are not there, inside a `with` block or a decorated function.
+
+    >>> with virtual_gpus(2, "t4"):
+    ...     torch.ones(3, device="cuda:1")  # doctest: +SKIP
+
+    The arguments are those of `enable`. Inside another such block, the same GPUs stay as they are.
+    """
+    if is_there(machine(gpus, gpu, memory=memory, hollow=hollow)):
+        yield
+        return
+    enable(gpus, gpu, memory=memory, hollow=hollow)
+    try:
+        yield
+    finally:
+        disable()
+
+
+def _memory_differs(wanted: Machine, present: Machine) -> str:
+    """The numbers, where nothing else tells the two apart."""
+    if str(wanted) != str(present):
+        return ""
+    return f" with {wanted.gpu.memory:,} bytes instead of {present.gpu.memory:,}"
 
 
 def _refuse_beside_a_real_gpu() -> None:
+    """Counting makes no context, and works before torch.cuda is loaded."""
     import torch
 
-    if torch.version.cuda and torch.cuda.is_available():
+    count = getattr(torch._C, "_cuda_getDeviceCount", int)()
+    if count:
         raise UsageError(
-            f"this machine has a real GPU ({torch.cuda.get_device_name()}); virtual GPUs are for "
-            "machines without one. Hide it with CUDA_VISIBLE_DEVICES= to use virtual ones."
+            f"expected a process without real GPUs, got one that sees {count}: "
+            "start it with CUDA_VISIBLE_DEVICES= (empty) to use virtual ones."
         )

@@ -39,6 +39,7 @@ StoragePtr alias_of(StorageImpl& storage) {
   if (block == nullptr) {
     return alias_of_foreign(storage);
   }
+  check_not_left_behind(*block);
   auto* alias = block->alias.load(std::memory_order_acquire);
   if (alias == nullptr) {
     auto fresh = new_alias(storage);
@@ -129,6 +130,33 @@ bool has_members(const at::Tensor& tensor) {
 }
 
 }  // namespace
+
+void refuse_left_behind() {
+  TORCH_CHECK(
+      false,
+      "expected a tensor on a GPU that is here, got one that outlived its virtual GPU "
+      "(anydevice.virtual_gpus or anydevice.virtual.disable took it away): move it to the host with "
+      ".cpu(), which still works, or use it before the GPU goes.");
+}
+
+bool is_left_behind(const at::Tensor& tensor) {
+  if (!tensor.is_cuda() || !tensor.has_storage()) {
+    return false;
+  }
+  auto& storage = *tensor.storage().unsafeGetStorageImpl();
+  const auto* block = storage._mutable_data_ptr_no_checks().cast_context<Block>(&release_block);
+  return block != nullptr && block->generation != machine.generation;
+}
+
+at::Tensor bytes_on_host(const at::Tensor& tensor) {
+  auto impl = copy_of(*tensor.unsafeGetTensorImpl());
+  auto& storage = *tensor.storage().unsafeGetStorageImpl();
+  impl->set_storage_keep_dtype(c10::Storage(c10::make_intrusive<StorageImpl>(
+      StorageImpl::use_byte_size_t(), static_cast<int64_t>(storage.nbytes()),
+      c10::DataPtr(storage.mutable_data(), c10::kCPU), nullptr, /*resizable=*/false)));
+  change_device(*impl, c10::kCPU);
+  return at::Tensor(impl);
+}
 
 void release_alias(Block& block) {
   auto* alias = block.alias.exchange(nullptr);

@@ -32,6 +32,7 @@ struct Gpu {
 
 struct Machine {
   int gpus = 0;
+  int generation = 0;   // of the GPUs that are here: each enable() counts one up, disable() gives 0
   bool hollow = false;  // storages with a size and no bytes; kernels run on Meta
   bool forked = false;  // this process is a child of one that used its virtual GPUs
   Gpu gpu[max_gpus];
@@ -76,9 +77,18 @@ struct Block {
   c10::DataPtr bytes;  // the host memory; empty when hollow
   size_t size = 0;     // as asked for, in bytes
   DeviceIndex device = 0;
+  int generation = machine.generation;                // of the GPUs that it was allocated on
   void* counted = nullptr;                            // the allocator's own note of it
   std::atomic<c10::StorageImpl*> alias{nullptr};      // the same bytes as a CPU storage (dispatch.cpp)
 };
+
+// Throws unless the block's GPUs are here: they may be gone, and others in their place.
+[[noreturn]] void refuse_left_behind();
+inline void check_not_left_behind(const Block& block) {
+  if (C10_UNLIKELY(block.generation != machine.generation)) {
+    refuse_left_behind();
+  }
+}
 
 void release_block(void* block);  // ends with release_alias(*block), then frees the bytes
 
@@ -126,7 +136,7 @@ torch::CppFunction composed() {
       c10::CompileTimeFunctionPointer<std::remove_pointer_t<decltype(function)>, function>()));
 }
 
-// ---- events (events.cpp): reported only while someone listens ----
+// ---- events (events.cpp): counted always, reported only while someone listens ----
 
 enum class Event : int { transfer = 0, synchronise = 1, allocate = 2, release = 3 };
 
@@ -142,7 +152,24 @@ struct Report {
 
 extern std::atomic<void (*)(const Report*)> listener;
 
+// What one line at a program's end says of it; copies within a GPU are no transfers.
+struct Totals {
+  std::atomic<int64_t> transfers{0}, transferred_bytes{0}, synchronisations{0};
+};
+
+extern Totals totals;
+
+inline void count(const Report& what) {
+  if (what.event == Event::synchronise) {
+    totals.synchronisations.fetch_add(1, std::memory_order_relaxed);
+  } else if (what.event == Event::transfer && what.source != what.destination) {
+    totals.transfers.fetch_add(1, std::memory_order_relaxed);
+    totals.transferred_bytes.fetch_add(what.bytes, std::memory_order_relaxed);
+  }
+}
+
 inline void report(const Report& what) {
+  count(what);
   if (auto* heard = listener.load(std::memory_order_relaxed); C10_UNLIKELY(heard != nullptr)) {
     heard(&what);
   }

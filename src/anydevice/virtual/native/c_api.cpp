@@ -68,6 +68,8 @@ ANYDEVICE_API const char* anydevice_enable(
     machine.hollow = hollow != 0;
     std::copy_n(gpu, gpus, machine.gpu);
     machine.gpus = gpus;
+    static int generations = 0;
+    machine.generation = ++generations;
     anydevice::install_guard();
     anydevice::install_hooks();
     c10::SetAllocator(c10::kCUDA, anydevice::allocator(), /*priority=*/255);
@@ -75,10 +77,13 @@ ANYDEVICE_API const char* anydevice_enable(
   });
 }
 
-ANYDEVICE_API void anydevice_disable() {
-  anydevice::unregister_kernels();
+// With tensors left behind the kernels stay, to bring them home and to refuse all else.
+ANYDEVICE_API void anydevice_disable(int tensors_left_behind) {
+  if (!tensors_left_behind) {
+    anydevice::unregister_kernels();
+  }
   anydevice::remove_hooks();
-  machine.gpus = 0;
+  machine.gpus = machine.generation = 0;
 }
 
 ANYDEVICE_API const char* anydevice_touch() { return attempt(&anydevice::touch); }
@@ -103,6 +108,20 @@ ANYDEVICE_API void anydevice_set_current_stream(int device, int64_t stream) {
 
 ANYDEVICE_API void anydevice_synchronize(int device) {
   anydevice::report({anydevice::Event::synchronise, "cudaDeviceSynchronize", 0, device});
+}
+
+// Transfers, their bytes, synchronisations: since the process began, or the last time they were reset.
+ANYDEVICE_API void anydevice_totals(int64_t* out) {
+  const auto& totals = anydevice::totals;
+  for (const auto* total :
+       {&totals.transfers, &totals.transferred_bytes, &totals.synchronisations}) {
+    *out++ = total->load();
+  }
+}
+
+ANYDEVICE_API void anydevice_reset_totals() {
+  auto& totals = anydevice::totals;
+  totals.transfers = totals.transferred_bytes = totals.synchronisations = 0;
 }
 
 ANYDEVICE_API void anydevice_listen(void (*listener)(const anydevice::Report*)) {

@@ -112,6 +112,7 @@ class CachingAllocator {
   Statistics statistics() const;
   void reset_accumulated();
   void reset_peak();
+  int64_t highest() const;  // most bytes ever allocated at a time, whatever was reset since
   std::vector<SegmentInfo> snapshot() const;
   size_t largest_cached() const;
 
@@ -152,6 +153,7 @@ class CachingAllocator {
   Settings settings_;
   Driver driver_;
   Statistics stats_;
+  int64_t highest_ = 0;
   std::unique_ptr<Pool> small_, large_;
   Block* active_ = nullptr;  // a list of those handed out, or waiting for a stream
   std::vector<Block*> awaiting_;       // freed, but used on another stream

@@ -1,4 +1,4 @@
-// Transfers, synchronisations and allocations, told to whoever listens.
+// Transfers, synchronisations and allocations: counted, and told to whoever listens.
 #include "signature.h"
 
 #include <unordered_set>
@@ -6,6 +6,7 @@
 namespace anydevice {
 
 std::atomic<void (*)(const Report*)> listener{nullptr};
+Totals totals;
 
 Synchronises synchronises(const std::string& op) {
   // The size of the result, or an answer, is known only on the device.

@@ -12,8 +12,20 @@ Machine machine;
 
 namespace {
 
-thread_local DeviceIndex this_device = 0;
-thread_local int64_t this_stream[max_gpus] = {};
+// The device and the streams that a thread is on. Other GPUs are other devices: back to the first.
+struct Place {
+  int generation = 0;
+  DeviceIndex device = 0;
+  int64_t stream[max_gpus] = {};
+};
+
+Place& here() {
+  static constinit thread_local Place place;
+  if (C10_UNLIKELY(place.generation != machine.generation)) {
+    place = Place{machine.generation};
+  }
+  return place;
+}
 
 constexpr int streams_in_pool = 32;  // a device, as c10::cuda has
 std::atomic<int64_t> streams_taken{0};
@@ -45,7 +57,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return static_cast<DeviceIndex>(machine.forked ? 0 : machine.gpus);
   }
 
-  Device getDevice() const override { return {c10::kCUDA, this_device}; }
+  Device getDevice() const override { return {c10::kCUDA, here().device}; }
   void setDevice(Device device) const override {
     if (device.has_index()) {
       set_current_device(device.index());
@@ -53,7 +65,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
   void uncheckedSetDevice(Device device) const noexcept override {
     if (device.has_index()) {
-      this_device = device.index();
+      here().device = device.index();
     }
   }
   Device exchangeDevice(Device device) const override {
@@ -71,7 +83,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     if (index < 0 || index >= max_gpus) {
       check_ordinal(index);
     }  // a GPU that was disabled still answers: autograd asks where it must not throw
-    return stream(device, this_stream[index]);
+    return stream(device, here().stream[index]);
   }
   c10::Stream getDefaultStream(Device device) const override { return stream(device, 0); }
   c10::Stream getStreamFromGlobalPool(Device device, bool) const override {
@@ -81,7 +93,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return stream(device, 1 + streams_in_pool + streams_made++);
   }
   c10::Stream exchangeStream(c10::Stream to) const override {
-    auto& current = this_stream[to.device_index()];
+    auto& current = here().stream[to.device_index()];
     return stream(to.device(), std::exchange(current, to.id()));
   }
   void* getStreamNativeHandle(const c10::Stream to) const override {
@@ -119,16 +131,16 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 
 }  // namespace
 
-DeviceIndex current_device() { return this_device; }
+DeviceIndex current_device() { return here().device; }
 
 void set_current_device(DeviceIndex device) {
   check_ordinal(device);
-  this_device = device;
+  here().device = device;
 }
 
-int64_t current_stream(DeviceIndex device) { return this_stream[device < 0 ? this_device : device]; }
+int64_t current_stream(DeviceIndex device) { return here().stream[device < 0 ? here().device : device]; }
 
-void set_current_stream(DeviceIndex device, int64_t stream) { this_stream[device] = stream; }
+void set_current_stream(DeviceIndex device, int64_t stream) { here().stream[device] = stream; }
 
 void refuse_forked() {
   TORCH_CHECK(

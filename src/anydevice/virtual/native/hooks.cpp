@@ -146,6 +146,10 @@ void install_hooks() {
   std::memcpy(hooks_object(), static_cast<const void*>(ours), sizeof(void*));
 }
 
-void remove_hooks() { std::memcpy(hooks_object(), &vtable_before, sizeof(void*)); }
+void remove_hooks() {
+  if (vtable_before != nullptr) {
+    std::memcpy(hooks_object(), &vtable_before, sizeof(void*));
+  }
+}
 
 }  // namespace anydevice

@@ -80,6 +80,8 @@ CachingAllocator& of(DeviceIndex device) {
   return *all.made[device];
 }
 
+const CachingAllocator* if_used(DeviceIndex device) { return models().made[device].load(); }
+
 namespace {
 
 std::string format_size(size_t size) {
@@ -183,6 +185,9 @@ void release_block(void* context) {
 
 c10::DataPtr allocate(size_t size, DeviceIndex device) {
   check_usable();
+  if (C10_UNLIKELY(machine.gpus == 0)) {
+    refuse_left_behind();
+  }
   auto block = memory::take(size, device);
   return memory::hand_out(std::move(block),
                           machine.hollow ? c10::DataPtr() : c10::GetCPUAllocator()->allocate(size));

@@ -7,5 +7,6 @@
 namespace anydevice::memory {
 
 CachingAllocator& of(DeviceIndex device);  // made when the device is first used
+const CachingAllocator* if_used(DeviceIndex device);
 
 }  // namespace anydevice::memory

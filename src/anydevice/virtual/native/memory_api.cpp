@@ -93,6 +93,18 @@ ANYDEVICE_API void anydevice_memory_reset_peak(int device) {
   of(static_cast<DeviceIndex>(device)).reset_peak();
 }
 
+// Most bytes that were ever allocated at a time, on a device that need not be there any more.
+ANYDEVICE_API int64_t anydevice_memory_highest(int device) {
+  const auto* model = if_used(static_cast<DeviceIndex>(device));
+  return model == nullptr ? 0 : model->highest();
+}
+
+// Blocks of tensors that are still there.
+ANYDEVICE_API int64_t anydevice_memory_blocks(int device) {
+  const auto* model = if_used(static_cast<DeviceIndex>(device));
+  return model == nullptr ? 0 : model->statistics().allocation[0].current;
+}
+
 ANYDEVICE_API void anydevice_memory_reset_accumulated(int device) {
   of(static_cast<DeviceIndex>(device)).reset_accumulated();
 }

@@ -50,6 +50,7 @@ void CachingAllocator::reset_accumulated() {
 
 void CachingAllocator::reset_peak() {
   std::lock_guard lock(mutex_);
+  highest_ = std::max(highest_, stats_.allocated_bytes[0].peak);
   for (Stats3* stats : stats_.by_pool()) {
     for (Stat& stat : *stats) {
       stat.reset_peak();
@@ -57,6 +58,11 @@ void CachingAllocator::reset_peak() {
   }
   stats_.oversize_allocations.reset_peak();
   stats_.oversize_segments.reset_peak();
+}
+
+int64_t CachingAllocator::highest() const {
+  std::lock_guard lock(mutex_);
+  return std::max(highest_, stats_.allocated_bytes[0].peak);
 }
 
 std::vector<SegmentInfo> CachingAllocator::snapshot() const {

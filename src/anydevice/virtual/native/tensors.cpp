@@ -145,25 +145,32 @@ Tensor& set_empty(Tensor& self) {
 // ---- moved ----
 
 void report_transfer(const Tensor& to, const Tensor& from, bool non_blocking) {
-  if (listener.load(std::memory_order_relaxed) == nullptr) {
-    return;
-  }
   const auto& on_host = to.is_cuda() ? from : to;
   const bool crosses = !on_host.is_cuda();
+  const bool listened_to = listener.load(std::memory_order_relaxed) != nullptr;
   report(
       {Event::transfer, "aten::copy_", static_cast<int64_t>(from.nbytes()),
        from.is_cuda() ? from.get_device() : -1, to.is_cuda() ? to.get_device() : -1,
-       crosses && on_host.is_pinned(), crosses && !non_blocking});
+       listened_to && crosses && on_host.is_pinned(), crosses && !non_blocking});
   if (crosses && !non_blocking) {
     report({Event::synchronise, "aten::copy_", 0, to.is_cuda() ? to.get_device() : from.get_device()});
   }
 }
 
+// From GPUs that are gone: the bytes are still there (zeros, if the GPUs were hollow).
+Tensor& bring_home(Tensor& self, const Tensor& source) {
+  const auto bytes = bytes_on_host(source);
+  return bytes.data_ptr() == nullptr ? self.zero_() : self.copy_(bytes);
+}
+
 Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
   check_usable();
+  const at::AutoDispatchBelowADInplaceOrView below;
+  if (C10_UNLIKELY(is_left_behind(source)) && !self.is_cuda()) {
+    return bring_home(self, source);
+  }
   run_backward_in_the_calling_thread();
   report_transfer(self, source, non_blocking);
-  const at::AutoDispatchBelowADInplaceOrView below;
   Aliases aliases;
   aliases.of(self).copy_(aliases.of(source), non_blocking);
   if (machine.hollow && self.is_cpu()) {

@@ -1,9 +1,13 @@
 """torch.cuda on a build without CUDA: the names of torch._C that its own Python code calls.
 
-Each module here holds the names of one part; nothing of torch.cuda is rewritten.
+Each module here holds the names of one part; nothing of torch.cuda is rewritten. `names()` must do
+with a torch that is half loaded, since `anydevice run` gives them to torch._C before torch.cuda is
+there; `attributes()` are what torch's Python modules took from torch._C when they were imported.
 """
 
-import importlib
+import copy
+import importlib.util
+import sys
 from typing import Any
 
 import torch
@@ -12,6 +16,7 @@ from anydevice.devices.catalogue import Card
 from anydevice.virtual.surface import (
     comm,
     compiling,
+    defaults,
     devices,
     hollow,
     jiterator,
@@ -21,12 +26,15 @@ from anydevice.virtual.surface import (
     streams,
 )
 
+# Their classes derive from names of torch._C.
+DERIVED = ("torch.cuda.streams", "torch.cuda.graphs", "torch.cuda.memory")
+
 _ABSENT = object()
 _before: list[tuple[Any, str, Any]] = []
 
 
-def show(gpus: int, gpu: Card, *, without_values: bool) -> None:
-    """Makes torch.cuda see the GPUs."""
+def show_names(gpus: int, gpu: Card) -> None:
+    """Gives torch._C the names of a CUDA build."""
     names = {
         **devices.names(gpus, gpu),
         **memory.names(),
@@ -37,26 +45,34 @@ def show(gpus: int, gpu: Card, *, without_values: bool) -> None:
     }
     for name, value in names.items():
         replace(torch._C, name, value)
+
+
+def show_attributes(gpu: Card, *, without_values: bool) -> None:
+    """Gives torch's Python modules what they would have found in such a torch._C."""
     parts = (devices.attributes(gpu), storage.attributes(), libraries.attributes())
     more = (comm.attributes(), compiling.attributes())
     for part in (*parts, *more, hollow.attributes() if without_values else ()):
         for owner, name, value in part:
             replace(owner, name, value)
-    _reload_streams()
+    for state in ("_queued_calls", "_lazy_seed_tracker"):
+        replace(torch.cuda, state, copy.copy(getattr(torch.cuda, state)))
+    replace(torch.cuda, "_initialized", False)
+    if not issubclass(torch.cuda.streams.Stream, torch._C._CudaStreamBase):
+        for name in DERIVED:
+            _derive_anew(name)
+    defaults.remember()
 
 
 def hide() -> None:
-    """Puts back what show() replaced."""
+    """Puts back what was replaced."""
+    defaults.restore()
     while _before:
         owner, name, value = _before.pop()
         if value is _ABSENT:
             delattr(owner, name)
         else:
             setattr(owner, name, value)
-    torch.cuda._initialized = False
-    torch.cuda._cached_device_count = None
     devices.ask_again()
-    _reload_streams()
 
 
 def replace(owner: Any, name: str, value: Any) -> None:
@@ -65,8 +81,18 @@ def replace(owner: Any, name: str, value: Any) -> None:
     setattr(owner, name, value)
 
 
-def _reload_streams() -> None:
-    """torch.cuda.Stream and Event took their bases from torch._C when they were imported."""
-    module = importlib.reload(torch.cuda.streams)
-    for name in ("Stream", "Event", "ExternalStream"):
-        setattr(torch.cuda, name, getattr(module, name))
+def _derive_anew(name: str) -> None:
+    """Puts a module's classes, made by running its code once more, in the place of the first."""
+    module = sys.modules[name]
+    spec = module.__spec__
+    assert spec
+    assert spec.loader
+    again = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(again)
+    for key, value in list(vars(module).items()):
+        if isinstance(value, type) and value.__module__ == name:
+            for owner in (module, torch.cuda):
+                if vars(owner).get(key) is value:
+                    replace(owner, key, getattr(again, key))
+        elif key in vars(torch._C) and not key.startswith("__"):
+            replace(module, key, getattr(torch._C, key))

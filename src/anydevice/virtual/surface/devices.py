@@ -1,5 +1,7 @@
 """Devices: how many, which one, what each says of itself."""
 
+from __future__ import annotations
+
 import ctypes
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -61,6 +63,7 @@ def names(gpus: int, gpu: Card) -> dict[str, Any]:
     capability = "sm_{}{}".format(*gpu.capability)
     return {
         "_has_cuda": True,
+        "_cudart": _cudart(),
         "_CudaDeviceProperties": CudaDeviceProperties,
         "_cuda_init": initialise,
         "_cuda_getDeviceCount": count,
@@ -87,11 +90,10 @@ def attributes(gpu: Card) -> Iterator[tuple[Any, str, Any]]:
         ("_exchange_device", "_cuda_exchangeDevice"),
         ("_maybe_exchange_device", "_cuda_maybeExchangeDevice"),
         ("_CudaDeviceProperties", "_CudaDeviceProperties"),
+        ("_cudart", "_cudart"),
     )
     for name, source in from_c:
         yield torch.cuda, name, getattr(torch._C, source)
-    yield torch.cuda.graphs, "_cuda_isCurrentStreamCapturing", lambda: False
-    yield torch.cuda, "_cudart", _cudart()
     yield torch.cuda, "_cached_device_count", None
     yield torch.cuda, "default_generators", ()
     yield torch.version, "cuda", CUDA_VERSION

@@ -29,7 +29,18 @@ cudnn = SimpleNamespace(
 
 def names() -> dict[str, Any]:
     """What torch._C calls them."""
-    return {"_has_cudnn": True, "_cudnn": cudnn}
+    benchmark_limit = 10
+
+    def set_benchmark_limit(limit: int) -> None:
+        nonlocal benchmark_limit
+        benchmark_limit = limit
+
+    return {
+        "_has_cudnn": True,
+        "_cudnn": cudnn,
+        "_cuda_get_cudnn_benchmark_limit": lambda: benchmark_limit,
+        "_cuda_set_cudnn_benchmark_limit": set_benchmark_limit,
+    }
 
 
 def attributes() -> Iterator[tuple[Any, str, Any]]:

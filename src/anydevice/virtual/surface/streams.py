@@ -1,5 +1,7 @@
 """Streams and events: torch.Stream and torch.Event, in the classes that torch.cuda derives from."""
 
+from __future__ import annotations
+
 import time
 from typing import Any
 
@@ -8,7 +10,7 @@ import torch
 from anydevice.virtual import core
 
 
-class CudaStreamBase(torch.Stream):
+class CudaStreamBase(torch._C.Stream):  # torch.Stream is not there yet
     """`torch._C._CudaStreamBase`."""
 
     def __new__(
@@ -80,7 +82,7 @@ class CudaEventBase:
         """Reported, as the card would wait here."""
         core.library().anydevice_synchronize(torch.cuda.current_device())
 
-    def elapsed_time(self, end: "CudaEventBase") -> float:
+    def elapsed_time(self, end: CudaEventBase) -> float:
         """Milliseconds from this event to the other."""
         if not (self._timing and end._timing):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
@@ -97,6 +99,18 @@ class CudaEventBase:
     def device(self) -> torch.device | None:
         """Where it was recorded."""
         return self._device
+
+
+class _CUDAGraph:
+    """`torch._C._CUDAGraph`."""
+
+    def __new__(cls, *arguments: Any, **options: Any) -> Any:
+        """There is no GPU that could replay what it did."""
+        raise NotImplementedError("virtual GPUs have no CUDA graphs.")
+
+
+def _graph_pool_handle() -> None:
+    raise NotImplementedError("virtual GPUs have no CUDA graphs.")
 
 
 def names() -> dict[str, Any]:
@@ -123,6 +137,8 @@ def names() -> dict[str, Any]:
         "_cuda_getCurrentRawStream": current_stream,
         "_cuda_setStream": set_stream,
         "_cuda_isCurrentStreamCapturing": lambda: False,
+        "_CUDAGraph": _CUDAGraph,
+        "_graph_pool_handle": _graph_pool_handle,
     }
 
 

@@ -1,0 +1,78 @@
+"""Virtual GPUs in place before torch's Python code loads, so that it finds a CUDA build.
+
+A finder wraps the loaders of two modules: as soon as torch._C is loaded, the GPUs are there with
+their names in it; as soon as torch is whole, all else is.
+"""
+
+import sys
+from collections.abc import Callable
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, cast
+
+from anydevice.virtual.machine import Machine, begin, finish
+
+
+class Finder:
+    """Finds torch and torch._C as other finders do, and acts when they are loaded."""
+
+    def __init__(self, wanted: Machine, when_whole: Callable[[], None] = lambda: None) -> None:
+        self.wanted = wanted
+        self.when_whole = when_whole
+
+    def find_spec(
+        self, name: str, path: Any = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The spec of either module, its loader wrapped."""
+        act = {"torch._C": self._loaded_c, "torch": self._loaded_torch}.get(name)
+        spec = self._found_by_others(name, path, target) if act else None
+        if spec and act:
+            spec.loader = cast(Any, _Then(spec.loader, act))
+        return spec
+
+    def _found_by_others(
+        self, name: str, path: Any, target: ModuleType | None
+    ) -> ModuleSpec | None:
+        for other in sys.meta_path:
+            if other is not self and hasattr(other, "find_spec"):
+                spec = other.find_spec(name, path, target)
+                if spec:
+                    return spec
+        return None
+
+    def _loaded_c(self, module: ModuleType) -> None:
+        sys.modules["torch"]._C = module  # type: ignore[attr-defined]  # import would do so next
+        begin(self.wanted)
+
+    def _loaded_torch(self, module: ModuleType) -> None:
+        sys.meta_path.remove(self)
+        finish(self.wanted)
+        self.when_whole()
+
+
+class _Then:
+    """A loader that does as another does, and then acts; it leaves no trace in the module."""
+
+    def __init__(self, loader: Any, act: Callable[[ModuleType], None]) -> None:
+        self.loader = loader
+        self.act = act
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        module: ModuleType | None = self.loader.create_module(spec)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        assert module.__spec__
+        module.__spec__.loader = module.__loader__ = self.loader
+        self.loader.exec_module(module)
+        self.act(module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loader, name)
+
+
+def import_torch(wanted: Machine) -> None:
+    """Imports torch with the GPUs in place."""
+    finder: Any = Finder(wanted)
+    sys.meta_path.insert(0, finder)
+    import torch  # noqa: F401

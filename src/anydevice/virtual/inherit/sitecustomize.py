@@ -1,0 +1,71 @@
+"""Runs as Python starts, in a program of `anydevice run` and in the processes that it starts.
+
+Python finds it on PYTHONPATH. It waits for `import torch`, and costs next to nothing until then.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+class _BeforeTorch:
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        running = _running() if name == "torch" else None
+        if running is None:
+            return None
+        sys.meta_path[sys.meta_path.index(self)] = finder = running.finder()
+        spec: ModuleSpec | None = finder.find_spec(name, path, target)
+        return spec
+
+
+def _running() -> ModuleType | None:
+    """anydevice.virtual.running; where this Python lacks anydevice, as `anydevice run` has it."""
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(_HERE))))
+    try:
+        from anydevice.virtual import running
+    except Exception as error:  # a Python that is too old, for one
+        sys.stderr.write(f"anydevice: no virtual GPUs in {sys.executable}: {error}\n")
+        return None
+    finally:
+        sys.path.pop()
+    return running
+
+
+def _at_end() -> None:
+    """In the program's own process: here, since children may have used torch where it did not."""
+    reports = os.environ["ANYDEVICE_REPORTS"]
+    running = _running() if "torch" in sys.modules or os.listdir(reports) else None
+    if running is not None:
+        running.end()
+    for report in os.listdir(reports):
+        os.remove(os.path.join(reports, report))
+    os.rmdir(reports)
+
+
+def _make_way() -> None:
+    """Lets a sitecustomize that this one hides run, and leaves sys.path as it would be without."""
+    from importlib.machinery import PathFinder
+    from importlib.util import module_from_spec
+
+    sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != _HERE]
+    spec = PathFinder.find_spec("sitecustomize")
+    if spec and spec.loader:
+        sys.modules["sitecustomize"] = module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+
+
+if "ANYDEVICE_VIRTUAL" in os.environ:
+    sys.meta_path.insert(0, _BeforeTorch())
+    if os.environ["ANYDEVICE_MAIN"] == str(os.getpid()):
+        atexit.register(_at_end)
+_make_way()
