@@ -18,6 +18,7 @@ from anydevice.virtual.surface import (
     compiling,
     defaults,
     devices,
+    distributed,
     hollow,
     jiterator,
     libraries,
@@ -41,6 +42,7 @@ def show_names(gpus: int, gpu: Card) -> None:
         **streams.names(),
         **libraries.names(),
         **comm.names(),
+        **distributed.names(),
         **jiterator.names(),
     }
     for name, value in names.items():
@@ -50,7 +52,7 @@ def show_names(gpus: int, gpu: Card) -> None:
 def show_attributes(gpu: Card, *, without_values: bool) -> None:
     """Gives torch's Python modules what they would have found in such a torch._C."""
     parts = (devices.attributes(gpu), storage.attributes(), libraries.attributes())
-    more = (comm.attributes(), compiling.attributes())
+    more = (comm.attributes(), compiling.attributes(), distributed.attributes())
     for part in (*parts, *more, hollow.attributes() if without_values else ()):
         for owner, name, value in part:
             replace(owner, name, value)

@@ -1,0 +1,143 @@
+// Processes that work together: a c10d backend for virtual GPUs. It does NCCL's collectives with gloo,
+// on the host aliases of the tensors, so that no byte is copied to reach them.
+#pragma once
+
+#include "alias.h"
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+namespace anydevice::collectives {
+
+using at::Tensor;
+using Tensors = std::vector<Tensor>;
+using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
+using Task = std::function<void()>;
+
+// ---- asking and waiting (collectives_work.cpp) ----
+
+// How something that was asked for came out, once it is over.
+class Outcome {
+ public:
+  void settle(std::exception_ptr error);
+  void run(const Task& task);  // settles it
+  bool wait(std::chrono::milliseconds timeout);  // false: not over yet
+  bool over();
+  std::exception_ptr error();
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable settled_;
+  bool over_ = false;
+  std::exception_ptr error_;
+};
+
+using OutcomePtr = std::shared_ptr<Outcome>;
+
+// What the caller gets. The caller's tensors are kept here and nowhere else: a thread that freed one of
+// them might need Python's lock while Python is ending.
+class Asked final : public c10d::Work {
+ public:
+  Asked(int rank, c10d::OpType op, uint64_t number, std::vector<OutcomePtr> outcomes, Tensors outputs);
+
+  bool isCompleted() override;
+  bool isSuccess() const override;
+  std::exception_ptr exception() const override;
+  bool wait(std::chrono::milliseconds timeout) override;
+  void synchronize() override;
+  Tensors result() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
+  uint64_t getSequencenumber() const override { return number_; }
+
+ private:
+  std::vector<OutcomePtr> outcomes_;
+  Tensors outputs_;
+  uint64_t number_;
+};
+
+// A communicator's stream: what it is given is done in a thread of its own, one after another.
+class Stream {
+ public:
+  Stream();
+  ~Stream();
+  OutcomePtr put(Task task);
+  void drain();
+  void abandon();           // what has not begun never will
+  static void drain_all();  // of every communicator, as cudaDeviceSynchronize() does
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;  // shared with the thread, which nobody waits for at the end
+};
+
+// Waits for `transfer`, which has begun, in a thread of its own.
+OutcomePtr follow(WorkPtr transfer);
+
+
+
+// ---- what NCCL takes and refuses (collectives_checks.cpp) ----
+
+// How values of several ranks become one: gloo's op, and what NCCL does before and after it.
+struct Reduction {
+  c10d::ReduceOp::RedOpType op;
+  std::optional<at::Scalar> scale;  // of what each rank gives
+  Tensor scale_tensor;
+  int64_t divide = 1;  // of the sum
+
+  void before(Tensor& values) const;
+  void after(Tensor& values) const;
+};
+
+void check_dense(const Tensor& tensor, bool between_two = false);
+void check_dtype(const Tensor& tensor);
+void check_same_dtype(const Tensors& inputs, const Tensor& output);
+const Tensor& only_one(const Tensors& tensors);
+Reduction nccl_reduction(const c10d::ReduceOp& op, const Tensor& tensor, int ranks);
+
+// ---- doing it (collectives_group.cpp) ----
+
+using Milliseconds = std::chrono::milliseconds;
+using Lengths = std::vector<int64_t>;
+
+// The ranks, and what they do together: each function returns when its part is done. Tensors are flat
+// and on the host.
+class Group {
+ public:
+  explicit Group(BackendPtr gloo) : gloo_(std::move(gloo)) {}
+
+  int rank() const { return gloo_->getRank(); }
+  int size() const { return gloo_->getSize(); }
+  c10d::Backend& gloo() const { return *gloo_; }
+
+  void broadcast(const Tensor& data, int64_t root, Milliseconds timeout);
+  void all_reduce(Tensor values, const Reduction& how, Milliseconds timeout);
+  void reduce(Tensor values, const Reduction& how, int64_t root, Milliseconds timeout);
+  // `whole`, which nobody else needs, is reduced; what lies at `begin` is this rank's.
+  void reduce_scatter(
+      Tensor whole, Tensor mine, int64_t begin, const Reduction& how, Milliseconds timeout);
+  void all_gather(const Tensor& mine, Tensors theirs, Milliseconds timeout);
+  void all_gather_into(Tensor whole, Tensor mine, Milliseconds timeout);
+  void gather(const Tensor& mine, Tensors theirs, int64_t root, Milliseconds timeout);
+  void scatter(Tensors theirs, const Tensor& mine, int64_t root, Milliseconds timeout);
+  void all_to_all(
+      Tensor into, Tensor from, Lengths received, Lengths sent, Milliseconds timeout);
+  void all_to_all(Tensors into, const Tensors& from, Milliseconds timeout);
+  void barrier(Milliseconds timeout);
+
+  // NCCL finds out at the first collective that two ranks are on one GPU, and serves them no more.
+  void compare_gpus(DeviceIndex mine);
+  void refuse_shared_gpu() const;
+
+ private:
+  BackendPtr gloo_;
+  std::optional<std::string> shared_gpu_;
+};
+
+}  // namespace anydevice::collectives
