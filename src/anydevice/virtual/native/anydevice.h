@@ -108,6 +108,11 @@ at::Generator new_generator(DeviceIndex device);
 // order of draws on the card is not known.
 at::Generator cpu_stream(const std::optional<at::Generator>& generator, DeviceIndex device);
 
+// ---- collectives (collectives_work.cpp) ----
+
+// Until what was asked of other processes is done, as a synchronisation with the device does.
+void wait_for_collectives();
+
 // ---- kernels ----
 
 // Like TORCH_LIBRARY_IMPL(ns, key, m), but run by enable(), after every op that PyTorch names for CUDA

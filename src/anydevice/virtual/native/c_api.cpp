@@ -107,6 +107,7 @@ ANYDEVICE_API void anydevice_set_current_stream(int device, int64_t stream) {
 }
 
 ANYDEVICE_API void anydevice_synchronize(int device) {
+  anydevice::wait_for_collectives();
   anydevice::report({anydevice::Event::synchronise, "cudaDeviceSynchronize", 0, device});
 }
 

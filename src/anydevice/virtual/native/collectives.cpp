@@ -396,7 +396,6 @@ void add_backend(const c10::intrusive_ptr<c10d::ProcessGroup>& group, std::strin
 
 TORCH_LIBRARY_FRAGMENT(anydevice, m) {
   m.def("add_backend", TORCH_FN(add_backend));
-  m.def("drain_streams", TORCH_FN(Stream::drain_all));
 }
 
 }  // namespace

@@ -70,7 +70,7 @@ class Stream {
   OutcomePtr put(Task task);
   void drain();
   void abandon();           // what has not begun never will
-  static void drain_all();  // of every communicator, as cudaDeviceSynchronize() does
+  static void drain_all();  // of every communicator
 
  private:
   struct State;

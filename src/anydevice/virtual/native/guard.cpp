@@ -103,6 +103,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void synchronizeStream(const c10::Stream& of) const override { synchronize(of.device_index()); }
   void synchronizeDevice(DeviceIndex device) const override { synchronize(device); }
   static void synchronize(DeviceIndex device) {
+    wait_for_collectives();
     report({Event::synchronise, "cudaDeviceSynchronize", 0, device});
   }
 

@@ -112,6 +112,7 @@ struct Hooks final : at::CUDAHooksInterface {
     return device < 0 ? anydevice::current_device() : exchangeDevice(device);
   }
   void deviceSynchronize(DeviceIndex device) const override {
+    wait_for_collectives();
     report({Event::synchronise, "cudaDeviceSynchronize", 0, device});
   }
 

@@ -1,0 +1,127 @@
+"""`torch.distributed.ProcessGroupNCCL` and its options, which a CPU build lacks.
+
+What it makes are native backends (native/collectives.cpp) around a gloo of their own.
+"""
+
+import os
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from anydevice.notices import say_once
+
+VERSION = (2, 28, 9)
+TIMEOUT = timedelta(minutes=10)
+LOOPBACK = "127.0.0.1"
+
+c10d: Any = torch._C._distributed_c10d  # pybind's classes, of which mypy knows a part
+
+
+class NCCLConfig(SimpleNamespace):
+    """`ProcessGroupNCCL.NCCLConfig`."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        say_once("NCCL's own options have no effect on virtual GPUs: gloo does NCCL's work there.")
+        super().__setattr__(name, value)
+
+
+class Options(c10d.Backend.Options):  # type: ignore[misc]
+    """`ProcessGroupNCCL.Options`: its timeout holds; what tunes NCCL is taken and not used."""
+
+    def __init__(self, is_high_priority_stream: bool = False) -> None:
+        super().__init__("nccl", TIMEOUT)
+        self.is_high_priority_stream = is_high_priority_stream
+        self.config = NCCLConfig()
+        self.split_from: Any = None
+        self.split_color = 0
+
+    def __deepcopy__(self, memo: object) -> "Options":
+        copy = Options(self.is_high_priority_stream)
+        copy._timeout, copy.group_name = self._timeout, self.group_name
+        vars(copy.config).update(vars(self.config))
+        return copy
+
+
+class _ByName(type):
+    """The native backends are no instances of a Python class: what they are called tells."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, c10d.Backend) and instance.name() == "nccl"
+
+
+class ProcessGroupNCCL(metaclass=_ByName):
+    """`torch.distributed.ProcessGroupNCCL`; calling it makes a native backend."""
+
+    Options = Options
+    NCCLConfig = NCCLConfig
+    NCCL_CTA_POLICY_DEFAULT = 0
+    NCCL_CTA_POLICY_EFFICIENCY = 1
+    NCCL_CTA_POLICY_ZERO = 2
+
+    def __new__(
+        cls, store: Any, rank: int, size: int, options: Any = None, timeout: timedelta = TIMEOUT
+    ) -> Any:
+        """A backend of a group of `size`, in which this process is `rank`."""
+        if isinstance(options, timedelta):
+            timeout = options
+        elif options is not None:
+            timeout = options._timeout
+        return new_backend("nccl", store, rank, size, timeout)
+
+    @staticmethod
+    def get_build_nccl_version() -> tuple[int, int, int]:
+        """As `torch.cuda.nccl.version()`."""
+        return VERSION
+
+    get_runtime_nccl_version = get_build_nccl_version
+
+
+def methods() -> dict[str, Any]:
+    """What distributed_c10d.py calls of ProcessGroupNCCL beyond any backend's methods."""
+
+    def nothing(self: Any, *arguments: Any) -> None:
+        """There is no communicator to prepare."""
+
+    return {
+        "_set_default_timeout": lambda self, timeout: self.set_timeout(timeout),
+        "_add_ephemeral_timeout": nothing,
+        "_group_start": nothing,
+        "_group_end": nothing,
+        "_is_initialized": lambda self: True,
+        "comm_split_count": lambda self: 0,
+        "get_error": lambda self: c10d.ErrorType.SUCCESS,
+        "options": property(lambda self: Options()),
+        "perform_nocolor_split": nothing,
+        "uid": property(lambda self: 0),
+    }
+
+
+def new_backend(name: str, store: Any, rank: int, size: int, timeout: timedelta) -> Any:
+    """The native backend, whose gloo meets those of the other ranks in `store`."""
+    options = c10d.ProcessGroupGloo._Options()
+    options._devices = [_network()]
+    options._timeout = timeout
+    options._threads = 1  # the native backend asks for one thing after another
+    options.global_ranks_in_group = list(range(size))  # splitting counts on them
+    group = c10d.ProcessGroup(store, rank, size)
+    gloo = c10d.ProcessGroupGloo(_not_met_before(store, size), rank, size, options)
+    group._register_backend(torch.device("cpu"), c10d.ProcessGroup.BackendType.GLOO, gloo)
+    torch.ops.anydevice.add_backend(group.boxed(), name)
+    return group._get_backend(torch.device("cuda"))
+
+
+def _not_met_before(store: Any, size: int) -> Any:
+    """NCCL can be initialised again under torchrun, where gloo finds addresses of the last time."""
+    times_met = (store.add("arrivals", 1) - 1) // size
+    return c10d.PrefixStore(f"meeting {times_met}/", store)
+
+
+def _network() -> Any:
+    """Where gloo listens: a laptop without a network has its loopback, whatever its name is."""
+    here = os.environ.get("LOCAL_WORLD_SIZE", "") == os.environ.get("WORLD_SIZE", "1")
+    here = here or os.environ.get("MASTER_ADDR", "") in (LOOPBACK, "localhost", "::1")
+    if here and not os.environ.get("GLOO_SOCKET_IFNAME"):
+        return c10d.ProcessGroupGloo.create_device(hostname=LOOPBACK)
+    return c10d.ProcessGroupGloo.create_default_device()
