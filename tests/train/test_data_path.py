@@ -129,7 +129,7 @@ def test_images_stay_bytes_and_come_out_standardised(device):
 
     trial = Trial(Look(), "sgd", "cross_entropy").to(device)
     trial.with_generators((images, labels), batch_size=60, shuffle=False).run(1, verbose=False)
-    assert trial._batches["train"].batches.tensors[0].dtype == torch.uint8
+    assert trial.sets.named("train").batches.tensors[0].dtype == torch.uint8
     whole = images.float()
     wanted = (whole - whole.mean((0, 2, 3), keepdim=True)) / whole.std(
         (0, 2, 3), unbiased=False, keepdim=True

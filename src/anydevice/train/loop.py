@@ -33,6 +33,7 @@ class Job:
     clip_norm: float | None = None
     after_step: list[Hook] = field(default_factory=list)
     step: int = 0
+    batches: int = 0  # of the epoch that is under way
 
 
 def train_epoch(job: Job, batches: Iterable[Any]) -> None:
@@ -46,6 +47,7 @@ def train_epoch(job: Job, batches: Iterable[Any]) -> None:
         for result in results:
             job.metrics.update(result)
         job.step += 1
+        job.batches += len(group)
         for react in job.after_step:
             react()
 

@@ -2,17 +2,20 @@
 
 import difflib
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from anydevice.devices.move import move
 from anydevice.errors import UsageError
 from anydevice.train.forward import Result
 
 
-class Measure(Protocol):
-    """One metric."""
+class Measure:
+    """One metric; `kept` names what a checkpoint has to keep of it."""
+
+    kept: tuple[str, ...] = ()
 
     def reset(self, device: torch.device) -> None:
         """Forget what was measured."""
@@ -22,10 +25,22 @@ class Measure(Protocol):
 
     def value(self) -> Any:
         """The figure, still on the device."""
+        raise NotImplementedError
+
+    def state(self) -> dict[str, Any]:
+        """What was measured so far."""
+        return {name: getattr(self, name) for name in self.kept}
+
+    def set_state(self, state: dict[str, Any], device: torch.device) -> None:
+        """Go on from there."""
+        for name, value in state.items():
+            setattr(self, name, move(value, device))
 
 
 class Loss(Measure):
     """The mean loss over samples: a smaller last batch counts for less."""
+
+    kept = ("total", "samples")
 
     def reset(self, device: torch.device) -> None:  # noqa: D102
         self.total = torch.zeros((), device=device)
@@ -56,6 +71,8 @@ class Average(Loss):
 
 class Share(Measure):
     """The share of predictions that a function marks as right."""
+
+    kept = ("count", "predictions")
 
     def __init__(self, right: Callable[[Tensor, Tensor], Tensor]) -> None:
         self.right = right
@@ -92,6 +109,13 @@ class Foreign(Measure):
     def value(self) -> Any:  # noqa: D102
         return self.metric.compute()
 
+    def state(self) -> dict[str, Any]:  # noqa: D102
+        return {name: getattr(self.metric, name) for name in getattr(self.metric, "_defaults", ())}
+
+    def set_state(self, state: dict[str, Any], device: torch.device) -> None:  # noqa: D102
+        for name, value in state.items():
+            setattr(self.metric, name, move(value, device))
+
 
 class Metrics:
     """The metrics of a trial under their names: `Metrics(["loss", "accuracy"])`."""
@@ -109,6 +133,15 @@ class Metrics:
         """Take in one batch, without waiting for the device."""
         for measure in self._measures:
             measure.update(result)
+
+    def state(self) -> dict[str, Any]:
+        """What every metric measured so far."""
+        return {name: measure.state() for name, measure in self.measures.items()}
+
+    def set_state(self, state: dict[str, Any], device: torch.device) -> None:
+        """Go on from there."""
+        for name, measure in self.measures.items():
+            measure.set_state(state[name], device)
 
     def read(self, prefix: str = "") -> dict[str, float]:
         """The figures as numbers: all of them in one transfer from the device."""

@@ -1,8 +1,9 @@
 """One training run: a network, an optimizer, a loss, and data, on any device."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from time import perf_counter
 from typing import Any, Self
 
@@ -14,15 +15,16 @@ from anydevice.devices.choose import DeviceLike, exact, pick
 from anydevice.devices.move import move
 from anydevice.errors import UsageError
 from anydevice.train import callbacks as moments
-from anydevice.train.batches import batches_of, tensors_of
+from anydevice.train.checkpoint import Checkpoints, asked_to_end, read, take_up
 from anydevice.train.forward import Step, forward_of, without_target
 from anydevice.train.history import History
-from anydevice.train.images import Standardised, are_bytes, statistics
 from anydevice.train.loop import Job, evaluate, train_epoch
 from anydevice.train.metrics import Metrics
 from anydevice.train.options import Options, determinism
 from anydevice.train.precision import precision_of
 from anydevice.train.recipes import Loss, OptimizerLike, loss_of, optimizer_of
+from anydevice.train.resume import Keeper
+from anydevice.train.sets import Sets
 
 SETS = ("train", "val", "test")
 
@@ -54,12 +56,13 @@ class Trial:
         self.precision = precision_of("fp32", _home(network))
         self.stopped = False
         self._wanted_optimizer = optimizer
+        given = {"optimizer": optimizer, "loss": criterion if loss is None else loss}
+        self._names: dict[str, Any] = {k: v for k, v in given.items() if isinstance(v, str)}
+        self._names["metrics"] = [name for name in metrics if isinstance(name, str)]
         self._step = step
-        self._data: dict[str, Any] = {}
-        self._sizes: dict[str, Any] = {}
-        self._batches: dict[str, Iterable[Any]] = {}
         self._job: Job | None = None
-        self._seed: int | None = None
+        self._keeper: Keeper | None = None
+        self.sets = Sets(_home(network))
 
     # ---- what it is given ----
 
@@ -72,7 +75,7 @@ class Trial:
             if self._job.optimizer:
                 move(self._job.optimizer, place)
             self._job.autocast, self._job.scaler = self.precision.autocast, self.precision.scaler()
-        self._batches.clear()
+        self.sets.to(place)
         return self
 
     def with_options(self, **options: Any) -> Self:
@@ -102,27 +105,37 @@ class Trial:
         given = (train_generator, val_generator, test_generator)
         for name, data in zip(SETS, given, strict=True):
             if data is not None:
-                self._data[name] = data
-                self._sizes[name] = batch_size, shuffle and name == "train"
-                self._batches.pop(name, None)
+                self.sets.give(name, data, batch_size, shuffle and name == "train")
+        return self
+
+    def checkpoint(self, folder: str | Path, *, every: int | None = None, keep: int = 2) -> Self:
+        """Keeps checkpoints there: at each epoch's end and every so many steps, the newest `keep`.
+
+        A run that was interrupted, in whatever way, goes on from the newest as if it had not been.
+        """
+        self._keeper = Keeper(Checkpoints(Path(folder), every, keep))
         return self
 
     # ---- what it does ----
 
     def run(self, epochs: int, verbose: bool = True) -> History:
         """Trains until the history has so many epochs; a second call goes on from there."""
-        job = self._prepared()
+        job = self.job
         self._with_optimizer(job)
-        callbacks = [*self.callbacks, *([moments.Printed()] if verbose else [])]
+        keeper = [self._keeper] if self._keeper else []
+        callbacks = [*self.callbacks, *([moments.Printed()] if verbose else []), *keeper]
         react = moments.reactions(callbacks, self)
         job.after_step = [react["on_step"]] if moments.listeners(callbacks, "on_step") else []
         self.stopped = False
         with self._settings():
+            if self._keeper:
+                self._keeper.go_on(self)
             react["on_start"]()
             try:
                 while self.epoch < epochs and not self.stopped:
                     react["on_start_epoch"]()
                     self.history.append(self._epoch(job))
+                    job.batches = 0
                     react["on_end_epoch"]()
             finally:
                 react["on_end"]()
@@ -131,11 +144,11 @@ class Trial:
     def evaluate(self, data: Any = None, *, batch_size: int = 1000) -> dict[str, float]:
         """The metrics over `data`, or over the validation (else test) data of the trial."""
         if data is not None:
-            batches = self._batches_over(data, batch_size, shuffled=False)
+            batches = self.sets.over(data, batch_size)
         else:
-            batches = self._batches_named("val" if "val" in self._data else "test")
+            batches = self.sets.named("val" if "val" in self.sets.given else "test")
         with self._settings():
-            return self._measured(self._prepared(), batches)
+            return self._measured(self.job, batches)
 
     def predict(self, data: Any, *, batch_size: int = 1000) -> Any:
         """The network's outputs for all of `data`, on the CPU."""
@@ -144,12 +157,61 @@ class Trial:
 
     def predictions(self, data: Any, *, batch_size: int = 1000) -> Iterator[Any]:
         """The outputs batch by batch, for data that does not end or whose outputs do not fit."""
-        self._prepared()
-        for batch in self._batches_over(data, batch_size, shuffled=False):
+        self._initialise_lazy()
+        for batch in self.sets.over(data, batch_size):
             self.network.eval()
             with torch.inference_mode(), self.precision.autocast:
                 output = _answer(self.network, batch)
             yield move(output, "cpu")
+
+    def save(self, folder: str | Path) -> Path:
+        """Keeps the trial in a folder, from which `Trial.load` makes it again."""
+        checkpoints = Checkpoints(Path(folder), keep=1)
+        return checkpoints.add(self.network, self.state())
+
+    @classmethod
+    def load(cls, folder: str | Path, network: nn.Module, *arguments: Any, **options: Any) -> Self:
+        """The trial kept there, around this network, with what `Trial(network, …)` takes.
+
+        Names of optimizer, loss and metrics are kept; what had no name is given again.
+        """
+        path = Checkpoints(Path(folder)).newest()
+        if path is None:
+            raise UsageError(f"expected a trial saved in {folder}, got nothing of the kind there.")
+        state = read(path, network)
+        names = dict(zip(("optimizer", "loss", "metrics"), arguments, strict=False)) | options
+        trial = cls(network, **{**state["names"], **names})
+        trial.set_state(state)
+        return trial
+
+    def state(self) -> dict[str, Any]:
+        """Everything that goes on from here depends on, but for the network."""
+        job = self.job
+        return {
+            "names": self._names,
+            "history": list(self.history),
+            "step": job.step,
+            "batches": job.batches,
+            "seed": self.sets.seed,
+            "optimizer": job.optimizer.state_dict() if job.optimizer else None,
+            "scaler": job.scaler.state_dict() if job.scaler else None,
+            "metrics": self.metrics.state() if job.batches else None,
+            "callbacks": [c.state_dict() for c in self._with_state()],
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Takes up what `state()` gave."""
+        job = self.job
+        self.history = History(state["history"])
+        job.step, job.batches, self.sets.seed = state["step"], state["batches"], state["seed"]
+        if state["optimizer"] and self._wanted_optimizer is not None:
+            take_up(self._with_optimizer(job), state["optimizer"])
+        if state["scaler"] and job.scaler:
+            job.scaler.load_state_dict(state["scaler"])
+        if state["metrics"]:
+            self.metrics.set_state(state["metrics"], self.device)
+        for callback, kept in zip(self._with_state(), state["callbacks"], strict=False):
+            callback.load_state_dict(kept)
 
     def stop(self) -> None:
         """Ends the run after this epoch."""
@@ -168,22 +230,24 @@ class Trial:
     @property
     def optimizer(self) -> torch.optim.Optimizer:
         """The optimizer, built if it is not yet."""
-        return self._with_optimizer(self._prepared())
+        return self._with_optimizer(self.job)
 
     # ---- how ----
 
     def _epoch(self, job: Job) -> dict[str, Any]:
-        begin, before = perf_counter(), job.step
-        self.metrics.reset(self.device)
-        train_epoch(job, self._batches_named("train"))
-        if job.step == before:
+        begin, self.sets.epoch = perf_counter(), self.epoch
+        if not job.batches:
+            self.metrics.reset(self.device)
+        batches = self.sets.named("train")
+        train_epoch(job, self._keeper.rest(batches, self) if self._keeper else batches)
+        if not job.batches:
             raise UsageError(
                 f"expected batches to train on in epoch {self.epoch + 1}, got none: is the data "
                 "empty, or a generator that is spent after one pass?"
             )
         record = {"epoch": self.epoch + 1, **self.metrics.read()}
-        if "val" in self._data:
-            figures = self._measured(job, self._batches_named("val"))
+        if "val" in self.sets.given:
+            figures = self._measured(job, self.sets.named("val"))
             record |= {f"val_{name}": figure for name, figure in figures.items()}
         return {**record, "seconds": perf_counter() - begin}
 
@@ -192,7 +256,9 @@ class Trial:
         evaluate(job, batches)
         return self.metrics.read()
 
-    def _prepared(self) -> Job:
+    @property
+    def job(self) -> Job:
+        """What the loop touches, made at the first use."""
         if self._job is None:
             if self.options.seed is not None:
                 torch.manual_seed(self.options.seed)
@@ -218,8 +284,13 @@ class Trial:
             self._wanted_optimizer = job.optimizer
         return job.optimizer
 
+    def _with_state(self) -> list[Any]:
+        return [callback for callback in self.callbacks if hasattr(callback, "state_dict")]
+
     def _settings(self) -> ExitStack:
         stack = ExitStack()
+        if self._keeper:
+            stack.enter_context(asked_to_end(self._keeper.ask_to_end))
         stack.enter_context(self.precision.matmuls())
         stack.enter_context(determinism(self.options.deterministic))
         return stack
@@ -229,50 +300,11 @@ class Trial:
         held = (*self.network.parameters(), *self.network.buffers())
         if not any(map(is_lazy, held)):
             return
-        batch = next(iter(self._batches_named("train")))
+        batch = next(iter(self.sets.named("train")))
         training = self.network.training
         with torch.no_grad():
             forward_of(self.loss, self._step)(self.network.eval(), batch)
         self.network.train(training)
-
-    def _batches_named(self, name: str) -> Iterable[Any]:
-        if name not in self._batches:
-            if name not in self._data:
-                raise UsageError(
-                    f"expected {name} data, got none: give it by trial.with_generators({name})."
-                )
-            batch_size, shuffled = self._sizes[name]
-            self._batches[name] = self._batches_over(self._data[name], batch_size, shuffled)
-        return self._batches[name]
-
-    def _batches_over(self, data: Any, batch_size: int, shuffled: bool) -> Iterable[Any]:
-        order = self._shuffled if shuffled else _as_they_come
-        batches = batches_of(data, self.device, batch_size=batch_size, order=order)
-        tensors = tensors_of(data)
-        if tensors and are_bytes(tensors[0]):
-            return Standardised(batches, *self._statistics(tensors[0]))
-        return batches
-
-    def _statistics(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Of the training images, whichever are looked at; of these where there are none."""
-        known = tensors_of(self._data.get("train"))
-        mean, scale = statistics(known[0] if known and are_bytes(known[0]) else images)
-        return mean.to(self.device), scale.to(self.device)
-
-    def _shuffled(self, samples: int) -> Callable[[torch.device], Tensor]:
-        """A new order each epoch, from the seed and the epoch alone, drawn where the data is."""
-
-        def order(device: torch.device) -> Tensor:
-            if self._seed is None:
-                self._seed = int(torch.randint(2**48, ()))
-            generator = torch.Generator(device).manual_seed(self._seed + self.epoch)
-            return torch.randperm(samples, generator=generator, device=device)
-
-        return order
-
-
-def _as_they_come(samples: int) -> Callable[[torch.device], None]:
-    return lambda device: None
 
 
 def _home(network: nn.Module) -> torch.device:

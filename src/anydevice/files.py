@@ -1,0 +1,81 @@
+"""Files and folders written whole: under a temporary name, to the disk, then renamed.
+
+Whatever happens on the way (a kill, a full disk), nothing half written is ever under the name.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import mkdtemp
+
+UNFINISHED = ".unfinished-"
+
+
+def write_whole(path: Path, data: bytes | bytearray | memoryview) -> None:
+    """Puts a file with this content under its name, over one that was there."""
+    unfinished = path.with_name(f"{UNFINISHED}{os.getpid()}-{path.name}")
+    try:
+        write_through(unfinished, data)
+        os.replace(unfinished, path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
+def write_through(path: Path, data: bytes | bytearray | memoryview) -> None:
+    """Writes a new file and waits until the disk has it."""
+    rest = memoryview(data)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    try:
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """A folder to fill, which gets its name when the block ends well and is gone otherwise."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(mkdtemp(prefix=UNFINISHED, dir=path.parent))
+    try:
+        yield unfinished
+        unfinished.chmod(0o777 & ~_umask())  # mkdtemp's are for the owner alone
+        sync(unfinished)
+        os.rename(unfinished, path)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+    sync(path.parent)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Clears away what a process that was killed left half written."""
+    for left in folder.glob(f"{UNFINISHED}*"):
+        shutil.rmtree(left) if left.is_dir() else left.unlink()
+
+
+def remove_folder(folder: Path) -> None:
+    """Takes the name away first, so that what is left half removed is not taken for the whole."""
+    doomed = folder.with_name(f"{UNFINISHED}{os.getpid()}-{folder.name}")
+    os.rename(folder, doomed)
+    shutil.rmtree(doomed)
+
+
+def sync(path: Path) -> None:
+    """Waits until the disk has a file that another library wrote, or the names in a folder."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,182 @@
+"""Checkpoints: folders that are there whole or not at all, and checked when they are read."""
+
+import json
+import signal
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from anydevice.errors import UsageError
+from anydevice.files import (
+    remove_folder,
+    remove_unfinished,
+    sync,
+    whole_folder,
+    write_through,
+)
+from anydevice.train.states import put_together, taken_apart
+
+FORMAT = "anydevice checkpoint 1"
+NETWORK, TENSORS, STATE = "network.safetensors", "state.safetensors", "state.json"
+NAME = "checkpoint-"
+
+
+class CheckpointError(UsageError):
+    """A checkpoint cannot be written or is not what was expected; the text says what to do."""
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """The checkpoints of one run: `every` so many steps besides each epoch, the newest `keep`."""
+
+    folder: Path
+    every: int | None = None
+    keep: int = 2
+
+    def __post_init__(self) -> None:
+        if self.keep < 1 or (self.every is not None and self.every < 1):
+            raise UsageError(
+                "expected to checkpoint every 1 or more steps and to keep 1 or more, got "
+                f"every={self.every}, keep={self.keep}."
+            )
+
+    def newest(self) -> Path | None:
+        """The checkpoint to go on from."""
+        return max(self.folder.glob(f"{NAME}*"), default=None)
+
+    def add(self, network: nn.Module, state: dict[str, Any]) -> Path:
+        """Writes one, and only then removes those that are no longer kept."""
+        newest = self.newest()
+        number = int(newest.name.removeprefix(NAME)) + 1 if newest else 1
+        remove_unfinished(self.folder)
+        path = self.folder / f"{NAME}{number:06d}"
+        write(path, network, state)
+        for old in sorted(self.folder.glob(f"{NAME}*"))[: -self.keep]:
+            remove_folder(old)
+        return path
+
+
+def write(path: Path, network: nn.Module, state: dict[str, Any]) -> None:
+    """Writes a network and whatever else there is, as a folder that was not there before."""
+    plain, tensors = taken_apart(state)
+    try:
+        with whole_folder(path) as folder:
+            _save(folder / NETWORK, _whole_state(network))
+            _save(folder / TENSORS, tensors)
+            sums = {name: _checksum(folder / name) for name in (NETWORK, TENSORS)}
+            record = {"format": FORMAT, "checksums": sums, "state": plain}
+            write_through(folder / STATE, json.dumps(record).encode())
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(
+            f"the checkpoint {path} could not be written ({error}); those before it are intact. "
+            "Make room or name another folder, and run again."
+        ) from error
+
+
+def read(path: Path, network: nn.Module) -> dict[str, Any]:
+    """Loads the network, and gives the rest as it was written."""
+    try:
+        record = json.loads((path / STATE).read_bytes())
+    except (OSError, ValueError) as error:
+        raise CheckpointError(
+            f"expected a checkpoint in {path}, got a folder without a readable {STATE} ({error})."
+        ) from error
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
+        raise CheckpointError(
+            f"expected a file of the format {FORMAT!r}, got another one in {path / STATE}."
+        )
+    weights, tensors = (_load(path / name, record["checksums"]) for name in (NETWORK, TENSORS))
+    _refuse_another_network(path, network, weights)
+    _set_state(network, weights)
+    state: dict[str, Any] = put_together(record["state"], tensors)
+    return state
+
+
+def take_up(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Has the optimizer go on from there."""
+    own = [len(group["params"]) for group in optimizer.param_groups]
+    kept = [len(group["params"]) for group in state["param_groups"]]
+    if own != kept:
+        raise CheckpointError(
+            f"expected a checkpoint of this optimizer, over groups of {own} parameters, got one "
+            f"over groups of {kept}: name another folder."
+        )
+    optimizer.load_state_dict(state)
+
+
+@contextmanager
+def asked_to_end(notice: Callable[[], None]) -> Iterator[None]:
+    """Calls `notice` on SIGTERM instead of dying of it; in the main thread, where that can be."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: notice())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _whole_state(network: nn.Module) -> dict[str, Tensor]:
+    """The state_dict, and the buffers that it leaves out but the next step reads."""
+    return {**dict(network.named_buffers()), **network.state_dict()}
+
+
+def _set_state(network: nn.Module, weights: dict[str, Tensor]) -> None:
+    network.load_state_dict(weights, strict=False)
+    beside = dict(network.named_buffers()).keys() - network.state_dict().keys()
+    for name in beside:
+        network.get_buffer(name).copy_(weights[name])
+
+
+def _refuse_another_network(path: Path, network: nn.Module, weights: dict[str, Tensor]) -> None:
+    state = _whole_state(network)
+    if any(map(is_lazy, state.values())):
+        return  # its shapes are what the checkpoint says
+    own = {name: list(tensor.shape) for name, tensor in state.items()}
+    held = {name: list(tensor.shape) for name, tensor in weights.items()}
+    if own == held:
+        return
+    names = [*own, *held.keys() - own.keys()]
+    name = next(name for name in names if own.get(name) != held.get(name))
+    raise CheckpointError(
+        f"expected a checkpoint of this network, where {name} is {own.get(name, 'not there')}, got "
+        f"one of another in {path}, where it is {held.get(name, 'not there')}: name another folder."
+    )
+
+
+def _save(path: Path, tensors: dict[str, Tensor]) -> None:
+    copies = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}
+    save_file(copies, path)
+    sync(path)
+
+
+def _load(path: Path, sums: dict[str, int]) -> dict[str, Tensor]:
+    try:
+        found = _checksum(path)
+    except OSError as error:
+        raise CheckpointError(f"expected {path.name} in {path.parent}, got {error}.") from error
+    if found != sums[path.name]:
+        raise CheckpointError(
+            f"expected {path} as it was written (checksum {sums[path.name]:08x}), got other bytes "
+            f"({found:08x}): remove {path.parent}, and the run goes on from the one before."
+        )
+    return load_file(path)
+
+
+def _checksum(path: Path) -> int:
+    found = 0
+    with path.open("rb") as file:
+        while part := file.read(1 << 20):
+            found = zlib.crc32(part, found)
+    return found

@@ -1,0 +1,28 @@
+"""The state of every source of random numbers that a training may draw from."""
+
+import random
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def random_state(device: torch.device) -> dict[str, Any]:
+    """Python's, NumPy's, the CPU's and the device's; the device's under its kind."""
+    state = {
+        "python": random.getstate(),
+        "numpy": np.random.get_state(),
+        "cpu": torch.get_rng_state(),
+    }
+    if device.type != "cpu":
+        state[device.type] = torch.get_device_module(device).get_rng_state(device)
+    return state
+
+
+def set_random_state(state: dict[str, Any], device: torch.device) -> None:
+    """What was drawn after `state` was taken is drawn again from here on."""
+    random.setstate(state["python"])
+    np.random.set_state(state["numpy"])
+    torch.set_rng_state(state["cpu"])
+    if device.type != "cpu" and device.type in state:
+        torch.get_device_module(device).set_rng_state(state[device.type], device)

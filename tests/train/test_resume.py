@@ -1,0 +1,171 @@
+"""An interrupted run goes on as if it had not been, and no checkpoint is ever half there."""
+
+import errno
+import json
+import os
+import signal
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from tests.train import kills
+from torch import nn
+
+from anydevice import files
+from anydevice.train.callbacks import Callback
+from anydevice.train.checkpoint import CheckpointError
+from anydevice.train.trial import Trial
+
+
+@pytest.mark.parametrize("kind", ["tensors", "loader"])
+def test_killed_at_any_instant_it_ends_with_the_same_bits(kind):
+    expected, seconds = kills.left_alone(kind)
+    assert kills.killed(kind, seconds, rounds=2, seed=1)[0] == expected
+
+
+def test_asked_to_end_it_finishes_the_step_and_exits_with_143(tmp_path):
+    process = kills.started(tmp_path, "tensors")
+    while not list(tmp_path.glob("checkpoint-*")):
+        assert process.poll() is None, process.communicate()
+    os.kill(process.pid, signal.SIGTERM)
+    process.communicate()
+    assert process.returncode in (143, 0)
+    before = max(tmp_path.glob("checkpoint-*"))
+    out, err = kills.started(tmp_path, "tensors").communicate()
+    assert json.loads(out) == kills.left_alone("tensors")[0]
+    assert f"going on from {before}" in err
+
+
+class InterruptionError(Exception):
+    """What interrupts the runs of these tests."""
+
+
+class StopsAt(Callback):
+    def __init__(self, step):
+        self.step = step
+
+    def on_step(self, trial):
+        if trial.job.step == self.step:
+            raise InterruptionError
+
+
+def made(network, data, folder, device="cpu", precision="fp32", stops_at=None, **options):
+    stops = [StopsAt(stops_at)] if stops_at else []
+    trial = Trial(network, "adam", "cross_entropy", metrics=["loss", "accuracy"], callbacks=stops)
+    trial.to(device, precision).with_generators(data, batch_size=20)
+    return trial.with_options(seed=4).checkpoint(folder, **options)
+
+
+def network_with_dropout():
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(4, 16), nn.Dropout(0.3), nn.ReLU(), nn.Linear(16, 3))
+
+
+def weights(trial):
+    return [parameter.detach().cpu() for parameter in trial.network.parameters()]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_interrupted_in_the_middle_of_an_epoch_on_a_gpu(data, tmp_path, virtual_gpu, precision):
+    whole = made(network_with_dropout(), data, tmp_path / "whole", "cuda:0", precision)
+    whole.run(3, verbose=False)
+    cut = made(network_with_dropout(), data, tmp_path, "cuda:0", precision, stops_at=12, every=5)
+    with pytest.raises(InterruptionError):
+        cut.run(3, verbose=False)
+    again = made(network_with_dropout(), data, tmp_path, "cuda:0", precision, every=5)
+    again.run(3, verbose=False)
+    assert all(map(torch.equal, weights(again), weights(whole)))
+    for found, expected in zip(again.history, whole.history, strict=True):
+        assert {**found, "seconds": 0} == {**expected, "seconds": 0}
+
+
+@pytest.mark.parametrize(("trained", "loaded"), [("cuda:0", "cpu"), ("cpu", "cuda:0")])
+def test_trained_on_one_device_and_gone_on_with_on_another(
+    data, tmp_path, virtual_gpu, trained, loaded
+):
+    first = made(network_with_dropout(), data, tmp_path, trained)
+    first.run(1, verbose=False)
+    second = made(network_with_dropout(), data, tmp_path, loaded)
+    assert [r["epoch"] for r in second.run(2, verbose=False)] == [1, 2]
+    state = second.optimizer.state[second.network[0].weight]["exp_avg"]
+    assert state.device == torch.device(loaded)
+
+
+def test_only_the_newest_are_kept(data, tmp_path):
+    made(network_with_dropout(), data, tmp_path, every=2, keep=3).run(2, verbose=False)
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+@pytest.mark.parametrize("call", range(8))
+def test_a_full_disk_is_an_error_and_leaves_what_was_there(data, tmp_path, monkeypatch, call):
+    made(network_with_dropout(), data, tmp_path).run(1, verbose=False)
+    there = {path: path.read_bytes() for path in tmp_path.rglob("*.*") if path.is_file()}
+    left = iter(range(call))
+
+    def fails_at_last(function):
+        def wrapped(*arguments):
+            if next(left, None) is None:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return function(*arguments)
+
+        return wrapped
+
+    for name in ("fsync", "write", "rename", "open"):
+        monkeypatch.setattr(files.os, name, fails_at_last(getattr(os, name)))
+    again = made(network_with_dropout(), data, tmp_path)
+    with pytest.raises(CheckpointError, match=r"No space left on device.*before it are intact"):
+        again.run(2, verbose=False)
+    monkeypatch.undo()
+    assert {path: path.read_bytes() for path in there} == there
+    made(network_with_dropout(), data, tmp_path).run(2, verbose=False)
+
+
+def test_a_trial_is_saved_and_loaded_with_what_had_names(data, tmp_path, network):
+    trial = Trial(network, "adam", "cross_entropy", metrics=["accuracy"]).with_generators(data)
+    trial.run(2, verbose=False)
+    trial.save(tmp_path)
+    trial.save(tmp_path)
+    fresh = nn.Sequential(nn.LazyLinear(16), nn.ReLU(), nn.Linear(16, 3))
+    loaded = Trial.load(tmp_path, fresh)
+    assert loaded.history == trial.history
+    assert loaded.evaluate(data) == trial.evaluate(data)
+    assert loaded.with_generators(data).run(3, verbose=False)[-1]["epoch"] == 3
+
+
+def damage_bytes(path):
+    data = bytearray((path / "network.safetensors").read_bytes())
+    data[-1] ^= 1
+    (path / "network.safetensors").write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (damage_bytes, "as it was written (checksum"),
+        (lambda path: (path / "state.safetensors").unlink(), "expected state.safetensors in"),
+        (lambda path: (path / "state.json").unlink(), "got a folder without a readable state.json"),
+        (lambda path: (path / "state.json").write_text("{"), "without a readable state.json"),
+        (lambda path: (path / "state.json").write_text("[]"), "expected a file of the format"),
+    ],
+)
+def test_a_damaged_checkpoint_is_refused(data, tmp_path, damage, sentence):
+    made(network_with_dropout(), data, tmp_path).run(1, verbose=False)
+    damage(max(tmp_path.iterdir()))
+    with pytest.raises(CheckpointError) as caught:
+        made(network_with_dropout(), data, tmp_path).run(2, verbose=False)
+    assert sentence in str(caught.value)
+
+
+def test_a_checkpoint_of_another_network_is_refused(data, tmp_path):
+    made(network_with_dropout(), data, tmp_path).run(1, verbose=False)
+    other = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    with pytest.raises(CheckpointError, match=r"where 0.weight is \[8, 4\], got one of another"):
+        made(other, data, tmp_path).run(2, verbose=False)
+
+
+def test_a_folder_of_something_else_is_refused(network, tmp_path):
+    folder = tmp_path / "checkpoint-000001"
+    folder.mkdir()
+    save_file({"x": torch.ones(1)}, folder / "network.safetensors")
+    with pytest.raises(CheckpointError, match="without a readable"):
+        Trial.load(tmp_path, network)
