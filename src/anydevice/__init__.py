@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from anydevice.devices.place import place as place
     from anydevice.devices.placement import placement as placement
     from anydevice.devices.report import devices as devices
+    from anydevice.virtual.machine import virtual_gpus as virtual_gpus
 
 _HOME = {
     "DeviceNotFound": "devices.choose",
@@ -41,6 +42,7 @@ _HOME = {
     "move": "devices.move",
     "place": "devices.place",
     "placement": "devices.placement",
+    "virtual_gpus": "virtual.machine",
 }
 _ROOMS = ("devices", "virtual")  # devices is called, too: ad.devices()
 

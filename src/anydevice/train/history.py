@@ -5,7 +5,8 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from anydevice.tables import UNSET, Table, plain_text
+from anydevice.sizes import UNSET
+from anydevice.tables import Table, plain_text
 
 
 class History(list[dict[str, Any]]):

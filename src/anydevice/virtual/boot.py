@@ -10,7 +10,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, cast
 
-from anydevice.virtual.machine import Machine, begin, finish
+from anydevice.virtual.machine import Machine, begin, finish, put_in_place
 
 
 class Finder:
@@ -72,7 +72,13 @@ class _Then:
 
 
 def import_torch(wanted: Machine) -> None:
-    """Imports torch with the GPUs in place."""
+    """Imports torch with the GPUs in place; where it is imported already, puts them in place."""
+    if "torch" in sys.modules:
+        return put_in_place(wanted)
     finder: Any = Finder(wanted)
     sys.meta_path.insert(0, finder)
-    import torch  # noqa: F401
+    try:
+        import torch  # noqa: F401
+    finally:
+        if finder in sys.meta_path:  # the import failed
+            sys.meta_path.remove(finder)

@@ -1,6 +1,7 @@
 """The native library as Python calls it: loaded once, its functions' types declared."""
 
 import ctypes
+import threading
 from collections.abc import Callable
 from functools import cache
 
@@ -60,10 +61,14 @@ def start_afresh(gpus: int, memory: int) -> None:
 
 
 def disable() -> None:
-    """No GPUs from now on. Tensors that are left keep the kernels that move them to the host."""
+    """No GPUs from now on.
+
+    The kernels stay where tensors are left, which they move to the host, and where other threads
+    may be inside of them.
+    """
     native = library()
     left = any(native.anydevice_memory_blocks(device) for device in range(MOST_GPUS))
-    native.anydevice_disable(int(left))
+    native.anydevice_disable(int(left or threading.active_count() > 1))
 
 
 def refuse_absent(device: int) -> int:

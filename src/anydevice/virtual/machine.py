@@ -1,5 +1,6 @@
 """Switching virtual GPUs on and off in this process."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -7,7 +8,7 @@ from dataclasses import dataclass, replace
 from anydevice.devices.catalogue import Card, card
 from anydevice.errors import UsageError
 from anydevice.sizes import size_of
-from anydevice.virtual import core, ops
+from anydevice.virtual import build, core, ops
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Machine:
 
 
 _machine: Machine | None = None
+_switching = threading.RLock()
 
 
 def machine(
@@ -48,12 +50,17 @@ def enable(
     (`.item()`, `.cpu()`) is zero, and an op whose result's size depends on values (`nonzero`, a
     mask as an index) raises NotImplementedError.
     """
-    wanted = machine(gpus, gpu, memory=memory, hollow=hollow)
-    if not is_there(wanted):
-        import torch  # noqa: F401, whole before its names change
+    put_in_place(machine(gpus, gpu, memory=memory, hollow=hollow))
 
-        begin(wanted)
-        finish(wanted)
+
+def put_in_place(wanted: Machine) -> None:
+    """Makes this process see the machine's GPUs, unless it does already."""
+    import torch  # noqa: F401, whole before its names change
+
+    with _switching:
+        if not is_there(wanted):
+            begin(wanted)
+            finish(wanted)
 
 
 def is_there(wanted: Machine) -> bool:
@@ -80,7 +87,7 @@ def begin(wanted: Machine) -> None:
         10 * major + minor,
     )
     specification = (core.Gpu * wanted.gpus)(*[each] * wanted.gpus)
-    listed = ops.op_list().encode()
+    listed = ops.kept_op_list(build.library().parent).encode()
     _machine = wanted
     try:
         enable_native = core.library().anydevice_enable
@@ -109,13 +116,13 @@ def disable() -> None:
     Tensors that are still on them can be moved to the host; anything else with them is an error.
     """
     global _machine
-    if _machine is None:
-        return
     from anydevice.virtual import surface
 
-    _machine = None
-    surface.hide()
-    core.disable()
+    with _switching:
+        if _machine is not None:
+            _machine = None
+            surface.hide()
+            core.disable()
 
 
 def enabled() -> Machine | None:

@@ -1,7 +1,10 @@
 """The ops that PyTorch has CUDA kernels for, as its own native_functions.yaml names them."""
 
+import hashlib
+import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,6 +30,21 @@ class Entry:
     delegate: str | None = None
     structured: bool = False
     check: str = "common"
+
+
+def kept_op_list(folder: Path) -> str:
+    """The list, kept in a folder: reading PyTorch's file would take longer than all else here."""
+    made_by = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
+    kept = folder / f"ops-{made_by}.txt"
+    try:
+        return kept.read_text("utf-8")
+    except OSError:
+        listed = op_list()
+    with suppress(OSError):  # a cache that others filled may be read-only
+        unfinished = kept.with_name(f"{kept.name}.{os.getpid()}")
+        unfinished.write_text(listed, "utf-8")
+        unfinished.replace(kept)
+    return listed
 
 
 def op_list() -> str:

@@ -25,11 +25,13 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
         raise pytest.UsageError(
             f"expected --virtual-gpus N or N:KIND, such as 2 or 2:h100, got {asked!r}."
         )
-    from anydevice.virtual.machine import enable
+    from anydevice.virtual.boot import import_torch
+    from anydevice.virtual.build import BuildError
+    from anydevice.virtual.machine import machine
 
     try:
-        enable(int(number), kind or "h100")
-    except UsageError as error:
+        import_torch(machine(int(number), kind or "h100"))
+    except (UsageError, BuildError) as error:
         raise pytest.UsageError(str(error)) from error
 
 

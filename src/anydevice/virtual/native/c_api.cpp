@@ -77,9 +77,9 @@ ANYDEVICE_API const char* anydevice_enable(
   });
 }
 
-// With tensors left behind the kernels stay, to bring them home and to refuse all else.
-ANYDEVICE_API void anydevice_disable(int tensors_left_behind) {
-  if (!tensors_left_behind) {
+// Kernels that stay bring home the tensors that are left behind, and refuse all else.
+ANYDEVICE_API void anydevice_disable(int keep_kernels) {
+  if (!keep_kernels) {
     anydevice::unregister_kernels();
   }
   anydevice::remove_hooks();

@@ -306,6 +306,11 @@ torch::CppFunction aliased(c10::KernelFunction target) {
 }
 
 void register_kernels(const char* list) {
+  static bool hollow = false;
+  if (!libraries().empty() && hollow == machine.hollow) {
+    return;  // they stayed when other GPUs went, and another thread may be inside of them
+  }
+  hollow = machine.hollow;
   Silence silence;
   const c10::WarningUtils::WarningHandlerGuard quiet(&silence);
   libraries().clear();
