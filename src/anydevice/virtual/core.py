@@ -43,6 +43,7 @@ def library() -> ctypes.CDLL:
         getattr(loaded, name).restype = ctypes.c_char_p
     for name in NUMBERS:
         getattr(loaded, name).restype = ctypes.c_int64
+    loaded.anydevice_allocator.restype = ctypes.c_void_p
     loaded.anydevice_set_current_stream.argtypes = (ctypes.c_int, ctypes.c_int64)
     loaded.anydevice_memory_set_capacity.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
     loaded.anydevice_memory_set_fraction.argtypes = (ctypes.c_int, ctypes.c_double)

@@ -34,6 +34,14 @@ StoragePtr alias_of_foreign(StorageImpl& storage) {
   return host_storage(storage.nbytes(), {storage.mutable_data(), keeper, let_go, host()});
 }
 
+// A storage that the program has resized to nothing under its tensors.
+[[noreturn]] void refuse_freed() {
+  constexpr uint32_t illegal_address = 700;  // cudaErrorIllegalAddress
+  throw_cuda_error(illegal_address, "an illegal memory access was encountered",
+                   "Search for `cudaErrorIllegalAddress' in https://docs.nvidia.com/cuda/"
+                   "cuda-runtime-api/group__CUDART__TYPES.html for more information.");
+}
+
 StoragePtr alias_of(StorageImpl& storage) {
   auto* block = storage._mutable_data_ptr_no_checks().cast_context<Block>(&release_block);
   if (block == nullptr) {
@@ -151,9 +159,10 @@ bool is_left_behind(const at::Tensor& tensor) {
 at::Tensor bytes_on_host(const at::Tensor& tensor) {
   auto impl = copy_of(*tensor.unsafeGetTensorImpl());
   auto& storage = *tensor.storage().unsafeGetStorageImpl();
+  const auto* block = storage._mutable_data_ptr_no_checks().cast_context<Block>(&release_block);
   impl->set_storage_keep_dtype(c10::Storage(c10::make_intrusive<StorageImpl>(
       StorageImpl::use_byte_size_t(), static_cast<int64_t>(storage.nbytes()),
-      c10::DataPtr(storage.mutable_data(), c10::kCPU), nullptr, /*resizable=*/false)));
+      c10::DataPtr(block->bytes.get(), c10::kCPU), nullptr, /*resizable=*/false)));
   change_device(*impl, c10::kCPU);
   return at::Tensor(impl);
 }
@@ -180,6 +189,10 @@ at::Tensor Aliases::make(const at::Tensor& original) {
   auto impl = copy_of(*original.unsafeGetTensorImpl());
   auto alias = at::Tensor(impl);
   if (C10_LIKELY(impl->has_storage())) {
+    if (C10_UNLIKELY(original.storage().nbytes() == 0) && impl->numel() > 0 &&
+        !original._is_zerotensor()) {
+      refuse_freed();
+    }
     impl->set_storage_keep_dtype(c10::Storage(alias_of(*original.storage().unsafeGetStorageImpl())));
   }
   change_device(*impl, host());

@@ -40,6 +40,9 @@ struct Machine {
 
 extern Machine machine;
 
+// As the CUDA runtime reports an error: `code` is cudaError's, `help` PyTorch's line about it.
+[[noreturn]] void throw_cuda_error(uint32_t code, const char* what, const char* help);
+
 DeviceIndex current_device();  // of this thread
 void set_current_device(DeviceIndex device);
 int64_t current_stream(DeviceIndex device);
@@ -74,10 +77,11 @@ inline void check_usable() {
 
 // What stands behind every CUDA DataPtr as its context; `release_block` is the deleter.
 struct Block {
-  c10::DataPtr bytes;  // the host memory; empty when hollow
+  c10::DataPtr bytes;  // the host memory; none when hollow
   size_t size = 0;     // as asked for, in bytes
   DeviceIndex device = 0;
   int generation = machine.generation;                // of the GPUs that it was allocated on
+  bool shared = false;                                // with other processes (sharing.cpp)
   void* counted = nullptr;                            // the allocator's own note of it
   std::atomic<c10::StorageImpl*> alias{nullptr};      // the same bytes as a CPU storage (dispatch.cpp)
 };
@@ -97,8 +101,15 @@ c10::DataPtr allocate(size_t bytes, DeviceIndex device);  // on this device, wha
 // Host bytes that a CPU kernel has just made become the device's: counted, with the capacity checked.
 c10::DataPtr adopt(c10::DataPtr bytes, size_t size, DeviceIndex device);
 
+// As realloc: other bytes, with as much of the old ones as fits.
+void reallocate(c10::StorageImpl& storage, size_t bytes);
+
 // dispatch.cpp: the alias goes with its block. If a kernel kept the alias, it inherits the bytes.
 void release_alias(Block& block);
+
+// sharing.cpp: a block whose bytes other processes still hold waits until they let go.
+bool await_receivers(Block& block);
+bool release_received();  // those let go of meanwhile; false: there were none
 
 // ---- random numbers (random.cpp) ----
 

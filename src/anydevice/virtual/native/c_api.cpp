@@ -37,15 +37,8 @@ at::Generator generator(int64_t device) {
   return default_generator(static_cast<DeviceIndex>(device));
 }
 
-void resize_storage(at::Tensor whole, int64_t bytes) {
-  auto& storage = *whole.storage().unsafeGetStorageImpl();
-  auto resized = allocate(bytes, storage.device().index());
-  if (const auto kept = std::min<size_t>(bytes, storage.nbytes());
-      kept > 0 && resized.get() != nullptr) {
-    std::memcpy(resized.get(), storage.data(), kept);
-  }
-  storage.set_data_ptr_noswap(std::move(resized));
-  storage.set_nbytes(static_cast<size_t>(bytes));
+void resize_storage(const at::Tensor& whole, int64_t bytes) {
+  reallocate(*whole.storage().unsafeGetStorageImpl(), static_cast<size_t>(bytes));
 }
 
 TORCH_LIBRARY_FRAGMENT(anydevice, m) {
@@ -104,6 +97,11 @@ ANYDEVICE_API int64_t anydevice_current_stream(int device) {
 
 ANYDEVICE_API void anydevice_set_current_stream(int device, int64_t stream) {
   anydevice::set_current_stream(static_cast<DeviceIndex>(device), stream);
+}
+
+// For torch.UntypedStorage(allocator=...), which makes no storage on `cuda` by its name.
+ANYDEVICE_API const void* anydevice_allocator() {
+  return static_cast<const c10::Allocator*>(anydevice::allocator());
 }
 
 ANYDEVICE_API void anydevice_synchronize(int device) {

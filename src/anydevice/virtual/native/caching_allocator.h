@@ -77,7 +77,7 @@ struct SegmentInfo {
 // segments is the order in which they were asked for.
 class Driver {
  public:
-  explicit Driver(size_t total) : total_(total) {}
+  Driver(size_t total, uint64_t first_address) : total_(total), next_address_(first_address) {}
   bool take(size_t size);
   void give_back(size_t size) { used_ -= size; }
   uint64_t reserve_addresses(size_t size);
@@ -88,12 +88,13 @@ class Driver {
 
  private:
   size_t total_, used_ = 0, outside_ = 0;
-  uint64_t next_address_ = uint64_t{0x7f0000000000};
+  uint64_t next_address_;
 };
 
 class CachingAllocator {
  public:
-  explicit CachingAllocator(size_t total, Settings settings = {});
+  explicit CachingAllocator(
+      size_t total, Settings settings = {}, uint64_t first_address = uint64_t{1} << 42);
   ~CachingAllocator();
   CachingAllocator(const CachingAllocator&) = delete;
   CachingAllocator& operator=(const CachingAllocator&) = delete;

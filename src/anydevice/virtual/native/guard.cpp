@@ -36,15 +36,8 @@ void check_ordinal(DeviceIndex device) {
     return;
   }
   constexpr int invalid_device = 101;  // cudaErrorInvalidDevice
-  throw c10::AcceleratorError(
-      {__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
-      invalid_device,
-      "CUDA error: invalid device ordinal\n"
-      "GPU device may be out of range, do you have enough GPUs?\n"
-      "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace "
-      "below might be incorrect.\n"
-      "For debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
-      "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n");
+  throw_cuda_error(invalid_device, "invalid device ordinal",
+                   "GPU device may be out of range, do you have enough GPUs?");
 }
 
 struct Moment {
@@ -131,6 +124,17 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 };
 
 }  // namespace
+
+void throw_cuda_error(uint32_t code, const char* what, const char* help) {
+  throw c10::AcceleratorError(
+      {__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
+      static_cast<int32_t>(code),
+      std::string("CUDA error: ") + what + "\n" + help +
+          "\nCUDA kernel errors might be asynchronously reported at some other API call, so the "
+          "stacktrace below might be incorrect.\n"
+          "For debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
+          "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n");
+}
 
 DeviceIndex current_device() { return here().device; }
 

@@ -68,6 +68,9 @@ void listen_to_settings() {
   };
 }
 
+// Each device has a range of its own, as the cards of one machine do, where no system puts anything.
+uint64_t first_address(DeviceIndex device) { return (uint64_t{1} + device) << 42; }
+
 }  // namespace
 
 CachingAllocator& of(DeviceIndex device) {
@@ -75,7 +78,8 @@ CachingAllocator& of(DeviceIndex device) {
   (void)listening;
   auto& all = models();
   std::call_once(all.once[device], [&] {
-    all.made[device] = new CachingAllocator(machine.gpu[device].memory, current_settings());
+    all.made[device] = new CachingAllocator(
+        machine.gpu[device].memory, current_settings(), first_address(device));
   });
   return *all.made[device];
 }
@@ -137,17 +141,28 @@ OwnedBlock take(size_t size, DeviceIndex device) {
   if (size == 0) {
     return block;
   }
-  try {
-    block->counted = of(device).allocate(size, current_stream(device));
-  } catch (const OutOfMemory& what) {
-    throw_out_of_memory(what, device);
+  while (block->counted == nullptr) {
+    try {
+      block->counted = of(device).allocate(size, current_stream(device));
+    } catch (const OutOfMemory& what) {
+      if (!release_received()) {
+        throw_out_of_memory(what, device);
+      }
+    }
   }
   report({Event::allocate, "alloc", static_cast<int64_t>(size), -1, device});
   return block;
 }
 
+// A hollow GPU's tensors are where the card would have them, so that no two have the same address;
+// behind it is nothing to read.
+void* hollow_address(const anydevice::Block& block) {
+  const auto* counted = static_cast<const Block*>(block.counted);
+  return counted ? reinterpret_cast<void*>(CachingAllocator::address(counted)) : nullptr;
+}
+
 c10::DataPtr hand_out(OwnedBlock block, c10::DataPtr bytes) {
-  void* data = bytes.get();
+  void* data = machine.hollow ? hollow_address(*block) : bytes.get();
   const Device device(c10::kCUDA, block->device);
   if (block->counted) {
     tell_profiler(data,
@@ -177,6 +192,9 @@ void release_block(void* context) {
     return;  // a thread of the parent may have held a lock at the fork; the child cannot use it anyway
   }
   auto* block = static_cast<Block*>(context);
+  if (C10_UNLIKELY(block->shared) && await_receivers(*block)) {
+    return;
+  }
   memory::give_back(*block);
   release_alias(*block);
   block->~Block();
@@ -195,6 +213,17 @@ c10::DataPtr allocate(size_t size, DeviceIndex device) {
 
 c10::DataPtr adopt(c10::DataPtr bytes, size_t size, DeviceIndex device) {
   return memory::hand_out(memory::take(size, device), std::move(bytes));
+}
+
+void reallocate(c10::StorageImpl& storage, size_t bytes) {
+  TORCH_CHECK(storage.resizable(), "Trying to resize storage that is not resizable");
+  auto other = allocate(bytes, storage.device().index());
+  const auto kept = std::min(bytes, storage.nbytes());
+  if (kept > 0 && !machine.hollow) {
+    std::memcpy(other.get(), storage.data(), kept);
+  }
+  storage.set_data_ptr_noswap(std::move(other));
+  storage.set_nbytes(bytes);
 }
 
 namespace {

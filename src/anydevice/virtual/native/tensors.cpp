@@ -10,6 +10,10 @@
 #include <ATen/ops/view_as_complex_native.h>
 #include <ATen/ops/view_as_real_native.h>
 #include <ATen/ops/view_native.h>
+#include <c10/core/CPUAllocator.h>
+
+#include <sys/mman.h>
+#include <unistd.h>
 
 namespace anydevice {
 namespace {
@@ -72,19 +76,6 @@ Tensor efficient_zero_tensor(
 
 // ---- resized and set ----
 
-void grow(c10::StorageImpl& storage, size_t bytes) {
-  if (bytes <= storage.nbytes()) {
-    return;
-  }
-  TORCH_CHECK(storage.resizable(), "Trying to resize storage that is not resizable");
-  auto grown = allocate(bytes, storage.device().index());
-  if (storage.data() != nullptr && grown.get() != nullptr) {
-    std::memcpy(grown.get(), storage.data(), storage.nbytes());
-  }
-  storage.set_data_ptr_noswap(std::move(grown));
-  storage.set_nbytes(bytes);
-}
-
 void resize(c10::TensorImpl& tensor, IntArrayRef size, at::OptionalIntArrayRef stride) {
   const auto item = tensor.dtype().itemsize();
   const auto offset = tensor.storage_offset();
@@ -96,8 +87,9 @@ void resize(c10::TensorImpl& tensor, IntArrayRef size, at::OptionalIntArrayRef s
     tensor.set_sizes_contiguous(size);
     bytes = at::detail::computeStorageNbytesContiguous(size, item, offset);
   }
-  if (tensor.numel() > 0) {
-    grow(*tensor.unsafe_storage().unsafeGetStorageImpl(), bytes);
+  auto& storage = *tensor.unsafe_storage().unsafeGetStorageImpl();
+  if (tensor.numel() > 0 && bytes > storage.nbytes()) {
+    reallocate(storage, bytes);
   }
 }
 
@@ -157,10 +149,26 @@ void report_transfer(const Tensor& to, const Tensor& from, bool non_blocking) {
   }
 }
 
+// What is read from a hollow GPU: zeros, which take no memory of the host until someone looks at them.
+void read_zeros(Tensor& self) {
+  auto& storage = *self.storage().unsafeGetStorageImpl();
+  const bool from_malloc = storage.data_ptr().get_deleter() == c10::GetCPUAllocator()->raw_deleter();
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<uintptr_t>(self.const_data_ptr()), end = begin + self.nbytes();
+  const auto first = (begin + page - 1) / page * page, last = end / page * page;
+  if (!self.is_non_overlapping_and_dense() || !from_malloc || first >= last ||
+      madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED) != 0) {
+    self.zero_();
+    return;
+  }
+  std::memset(reinterpret_cast<void*>(begin), 0, first - begin);
+  std::memset(reinterpret_cast<void*>(last), 0, end - last);
+}
+
 // From GPUs that are gone: the bytes are still there (zeros, if the GPUs were hollow).
 Tensor& bring_home(Tensor& self, const Tensor& source) {
   const auto bytes = bytes_on_host(source);
-  return bytes.data_ptr() == nullptr ? self.zero_() : self.copy_(bytes);
+  return bytes.storage().data() == nullptr ? self.zero_() : self.copy_(bytes);
 }
 
 Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
@@ -174,10 +182,14 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
   Aliases aliases;
   aliases.of(self).copy_(aliases.of(source), non_blocking);
   if (machine.hollow && self.is_cpu()) {
-    self.zero_();  // there is nothing to read from a hollow GPU
+    read_zeros(self);
   }
   return self;
 }
+
+// The storage would share its bytes until one of the two is written to; the card's memory is counted
+// alike either way.
+Tensor lazy_clone(const Tensor& self) { return self.clone(); }
 
 at::Scalar local_scalar_dense(const Tensor& self) {
   check_usable();
@@ -217,6 +229,7 @@ ANYDEVICE_IMPL(aten, CUDA, m) {
   m.impl("set_.source_Tensor", TORCH_FN(set_tensor));
 
   m.impl("copy_", TORCH_FN(copy_));
+  m.impl("_lazy_clone", TORCH_FN(lazy_clone));
   m.impl("_local_scalar_dense", TORCH_FN(local_scalar_dense));
   m.impl("record_stream", TORCH_FN(record_stream));
 }

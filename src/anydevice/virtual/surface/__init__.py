@@ -23,6 +23,7 @@ from anydevice.virtual.surface import (
     jiterator,
     libraries,
     memory,
+    sharing,
     storage,
     streams,
 )
@@ -44,6 +45,7 @@ def show_names(gpus: int, gpu: Card) -> None:
         **comm.names(),
         **distributed.names(),
         **jiterator.names(),
+        **sharing.names(),
     }
     for name, value in names.items():
         replace(torch._C, name, value)
@@ -52,7 +54,12 @@ def show_names(gpus: int, gpu: Card) -> None:
 def show_attributes(gpu: Card, *, without_values: bool) -> None:
     """Gives torch's Python modules what they would have found in such a torch._C."""
     parts = (devices.attributes(gpu), storage.attributes(), libraries.attributes())
-    more = (comm.attributes(), compiling.attributes(), distributed.attributes())
+    more = (
+        comm.attributes(),
+        compiling.attributes(),
+        distributed.attributes(),
+        sharing.attributes(),
+    )
     for part in (*parts, *more, hollow.attributes() if without_values else ()):
         for owner, name, value in part:
             replace(owner, name, value)

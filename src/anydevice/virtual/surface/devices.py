@@ -76,7 +76,6 @@ def names(gpus: int, gpu: Card) -> dict[str, Any]:
         "_cuda_canDeviceAccessPeer": lambda device, peer: True,
         "_cuda_getArchFlags": lambda: capability,
         "_cuda_getCompiledVersion": lambda: 13000,
-        "_cuda_ipc_collect": lambda: None,
         "_cuda_sleep": lambda cycles: None,
         "_cuda_get_sync_debug_mode": lambda: sync_debug_mode,
         "_cuda_set_sync_debug_mode": set_sync_debug_mode,

@@ -5,27 +5,37 @@ from typing import Any
 
 import torch
 
+from anydevice.virtual import core
+
 
 def attributes() -> Iterator[tuple[Any, str, Any]]:
     """The two methods of torch.UntypedStorage that its C++ refuses for CUDA."""
     make, resize = torch.UntypedStorage.__new__, torch.UntypedStorage.resize_
+    allocator = core.library().anydevice_allocator()
 
     def new(cls: type, *arguments: Any, device: Any = None, **options: Any) -> Any:
-        if device is None or torch.device(device).type != "cuda":
-            return make(
-                cls, *arguments, **options, **({} if device is None else {"device": device})
-            )
-        if len(arguments) == 1 and isinstance(arguments[0], int):
-            return torch.empty(arguments[0], dtype=torch.uint8, device=device).untyped_storage()
-        values: list[int] = list(*arguments)
-        return torch.tensor(values, dtype=torch.uint8, device=device).untyped_storage()
+        if device is None:
+            return make(cls, *arguments, **options)
+        if torch.device(device).type != "cuda" or "allocator" in options:
+            return make(cls, *arguments, device=device, **options)
+        torch.cuda._lazy_init()
+        with torch.cuda.device(device):
+            return make(cls, *arguments, allocator=allocator, **options)
 
     def resize_(self: torch.UntypedStorage, size: int) -> Any:
         if self.device.type != "cuda":
             return resize(self, size)
-        whole = torch.empty(0, dtype=torch.uint8, device=self.device).set_(self)
-        torch.ops.anydevice.resize_storage(whole, size)
+        if not isinstance(size, int):
+            raise RuntimeError(f"resize_ expects an int, but got {type(size).__name__}")
+        if size < 0:
+            raise RuntimeError(f"Requested storage size ({size}) cannot be represented as a size_t")
+        torch.ops.anydevice.resize_storage(whole(self), size)
         return self
 
     yield torch.UntypedStorage, "__new__", new
     yield torch.UntypedStorage, "resize_", resize_
+
+
+def whole(storage: torch.UntypedStorage) -> torch.Tensor:
+    """The bytes of a storage as a tensor: ops take no storages."""
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)

@@ -1,0 +1,73 @@
+"""Tensors for other processes and other libraries: what torch.multiprocessing and DLPack call."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from anydevice.virtual.surface.storage import whole
+
+# Work is done when it is asked for: a receiver has no event to wait for.
+NO_EVENT = b""
+
+
+def names() -> dict[str, Any]:
+    """What torch._C calls them."""
+    found = {"_cuda_ipc_collect": lambda: torch.ops.anydevice.release_received()}
+    for name in ("_to_dlpack", "_to_dlpack_versioned"):
+        found[name] = _settled(getattr(torch._C, name))
+    return found
+
+
+def attributes() -> Iterator[tuple[Any, str, Any]]:
+    """The methods of torch.UntypedStorage that torch.multiprocessing.reductions calls."""
+    yield torch.UntypedStorage, "_share_cuda_", share
+    yield torch.UntypedStorage, "_new_shared_cuda", classmethod(receive)
+    yield torch.UntypedStorage, "_release_ipc_counter_cuda", classmethod(release)
+    yield torch.utils.dlpack, "to_dlpack", torch._C._to_dlpack
+    yield torch, "to_dlpack", torch._C._to_dlpack
+
+
+def share(self: torch.UntypedStorage) -> tuple[Any, ...]:
+    """Device, handle, size, offset, the counter of receivers, and the event to wait for."""
+    if self.device.type != "cuda":
+        raise RuntimeError("_share_cuda_: only available on CUDA")
+    device = self.device.index
+    if self.nbytes() == 0:
+        return (device, None, 0, 0, None, 0, None, None)
+    handle, offset, receivers = torch.ops.anydevice.send_storage(whole(self))
+    name = handle.encode()
+    return (device, name, self.nbytes(), offset, name, receivers, NO_EVENT, False)
+
+
+def receive(
+    cls: type,
+    device: int,
+    handle: bytes,
+    size: int,
+    offset: int,
+    counter: bytes,
+    receivers: int,
+    event: bytes,
+    event_sync_required: bool,
+) -> torch.UntypedStorage:
+    """The same memory in this process."""
+    arguments = (handle.decode(), offset, receivers, size, device)
+    received: torch.Tensor = torch.ops.anydevice.receive_storage(*arguments)
+    return received.untyped_storage()
+
+
+def release(cls: type, counter: bytes, receivers: int) -> None:
+    """Sent once more to one who has it: the sender need not wait for this one."""
+    torch.ops.anydevice.release_unreceived(counter.decode(), receivers)
+
+
+def _settled(export: Any) -> Any:
+    """DLPack hands out addresses: a tensor that is sent to a process later must not move then."""
+
+    def exported(tensor: torch.Tensor, *arguments: Any, **options: Any) -> Any:
+        if isinstance(tensor, torch.Tensor) and tensor.is_cuda:
+            torch.ops.anydevice.settle_storage(tensor)
+        return export(tensor, *arguments, **options)
+
+    return exported
