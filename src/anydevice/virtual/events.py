@@ -92,7 +92,7 @@ def listening(tell: Callable[[Event], None]) -> Iterator[None]:
 
 def _hear(pointer: "ctypes._Pointer[_Report]") -> None:
     report = pointer.contents
-    file, line = _user_line(sys._getframe(1))
+    file, line = user_line(sys._getframe(1))
     event = Event(
         kind=KINDS[report.event],
         op=report.op.decode(),
@@ -112,8 +112,8 @@ def _hear(pointer: "ctypes._Pointer[_Report]") -> None:
 _heard = _Listener(_hear)
 
 
-def _user_line(frame: FrameType | None) -> tuple[str, int]:
-    """The innermost frame outside torch and anydevice."""
+def user_line(frame: FrameType | None) -> tuple[str, int]:
+    """File and line of the innermost frame outside torch and anydevice."""
     libraries = _libraries()
     while frame is not None:
         file = frame.f_code.co_filename

@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #define ANYDEVICE_API extern "C" __attribute__((visibility("default")))
@@ -183,6 +184,10 @@ inline void count(const Report& what) {
     totals.transferred_bytes.fetch_add(what.bytes, std::memory_order_relaxed);
   }
 }
+
+// Python's: writes " at train.py:12", the user's line, or nothing.
+extern std::atomic<void (*)(char* text, size_t size)> tell_line;
+std::string user_line();
 
 inline void report(const Report& what) {
   count(what);

@@ -126,3 +126,7 @@ ANYDEVICE_API void anydevice_reset_totals() {
 ANYDEVICE_API void anydevice_listen(void (*listener)(const anydevice::Report*)) {
   anydevice::listener.store(listener);
 }
+
+ANYDEVICE_API void anydevice_tell_line(void (*tell)(char*, size_t)) {
+  anydevice::tell_line.store(tell);
+}

@@ -121,11 +121,21 @@ void to_device(const Signature& signature, DeviceIndex device, Stack& stack, Ali
   }
 }
 
-void refuse_hollow(const Signature& signature) {
+// Leaves an op's result on the stack where it can be told without values: no, to a question; a write
+// through a mask, which changes no shape; and no complaint. Throws for others.
+void answer_hollow(const Signature& signature, const c10::FunctionSchema& schema, Stack& stack) {
+  const bool question =
+      signature.returns == 1 && schema.returns()[0].type()->kind() == c10::TypeKind::BoolType;
+  const bool masked_write = signature.writes && signature.synchronises == Synchronises::with_mask;
   TORCH_CHECK_NOT_IMPLEMENTED(
-      !machine.hollow, "a hollow GPU has shapes but no values, and ", signature.op,
-      " needs them: expected an op whose result has a size that can be told beforehand; run this on a "
-      "virtual GPU that is not hollow.");
+      question || masked_write || signature.returns == 0,
+      "a hollow GPU has shapes but no values, and ", signature.op, " needs them", user_line(),
+      ": expected an op whose result has a size that can be told beforehand; run this on a virtual GPU "
+      "that is not hollow.");
+  torch::jit::drop(stack, signature.arguments - (masked_write ? 1 : 0));
+  if (question) {
+    torch::jit::push(stack, false);
+  }
 }
 
 // Composite kernels below us call ops on aliases: no autograd for them, and not the CPU's autocast.
@@ -170,8 +180,10 @@ class CommonKernel final : public c10::OperatorKernel {
       signature.check_devices(arguments);
     }
     if (C10_UNLIKELY(signature.synchronises != Synchronises::never) && signature.waits(arguments)) {
-      refuse_hollow(signature);
       report({Event::synchronise, signature.op.c_str(), 0, devices.first.value_or(-1)});
+      if (machine.hollow) {
+        return answer_hollow(signature, op.schema(), *stack);
+      }
     }
     if (C10_UNLIKELY(c10::impl::tls_is_dispatch_key_included(DispatchKey::Tracer)) &&
         signature.op == "aten::convolution") {
@@ -191,6 +203,7 @@ class CommonKernel final : public c10::OperatorKernel {
  private:
   void compute(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
     const c10::impl::ExcludeDispatchKeyGuard below(keys_above);
+    const auto arguments_and_below = stack->size();
     try {
       if (target_.isValid()) {
         target_.callBoxed(op, keys, stack);
@@ -198,8 +211,10 @@ class CommonKernel final : public c10::OperatorKernel {
         op.redispatchBoxed(keys_, stack);
       }
     } catch (const c10::NotImplementedError&) {
-      refuse_hollow(signature_of(op));
-      throw;
+      if (!machine.hollow || stack->size() != arguments_and_below) {
+        throw;
+      }
+      answer_hollow(signature_of(op), op.schema(), *stack);
     }
   }
 

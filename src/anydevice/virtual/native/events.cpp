@@ -8,6 +8,16 @@ namespace anydevice {
 std::atomic<void (*)(const Report*)> listener{nullptr};
 Totals totals;
 
+std::atomic<void (*)(char*, size_t)> tell_line{nullptr};
+
+std::string user_line() {
+  char text[256] = "";
+  if (auto* tell = tell_line.load()) {
+    tell(text, sizeof(text));
+  }
+  return text;
+}
+
 Synchronises synchronises(const std::string& op) {
   // The size of the result, or an answer, is known only on the device.
   static const std::unordered_set<std::string> always = {

@@ -6,6 +6,7 @@
 #include <ATen/native/TensorFactories.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/is_set_to_native.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_as_complex_native.h>
 #include <ATen/ops/view_as_real_native.h>
@@ -222,6 +223,7 @@ ANYDEVICE_IMPL(aten, CUDA, m) {
   m.impl("view_as_real", TORCH_FN(at::native::view_as_real));
   m.impl("view_as_complex", TORCH_FN(at::native::view_as_complex));
 
+  m.impl("is_set_to", TORCH_FN(at::native::is_set_to));
   m.impl("resize_", TORCH_FN(resize_));
   m.impl("set_", TORCH_FN(set_empty));
   m.impl("set_.source_Storage", TORCH_FN(set_whole_storage));
@@ -235,6 +237,7 @@ ANYDEVICE_IMPL(aten, CUDA, m) {
 }
 
 ANYDEVICE_IMPL(aten, QuantizedCUDA, m) {
+  m.impl("set_.source_Storage_storage_offset", TORCH_FN(set_storage));
   m.impl("copy_", TORCH_FN(copy_));
 }
 

@@ -1,5 +1,7 @@
 """Tensors for other processes and other libraries: what torch.multiprocessing and DLPack call."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from typing import Any
 

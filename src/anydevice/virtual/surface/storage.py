@@ -1,5 +1,7 @@
 """Storages: a build without CUDA makes none on `cuda` and resizes none there."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +12,9 @@ from anydevice.virtual import core
 
 def attributes() -> Iterator[tuple[Any, str, Any]]:
     """The two methods of torch.UntypedStorage that its C++ refuses for CUDA."""
-    make, resize = torch.UntypedStorage.__new__, torch.UntypedStorage.resize_
+    make: Any = torch.UntypedStorage.__new__
+    resize = torch.UntypedStorage.resize_
+    initialise: Any = torch.cuda._lazy_init
     allocator = core.library().anydevice_allocator()
 
     def new(cls: type, *arguments: Any, device: Any = None, **options: Any) -> Any:
@@ -18,7 +22,7 @@ def attributes() -> Iterator[tuple[Any, str, Any]]:
             return make(cls, *arguments, **options)
         if torch.device(device).type != "cuda" or "allocator" in options:
             return make(cls, *arguments, device=device, **options)
-        torch.cuda._lazy_init()
+        initialise()
         with torch.cuda.device(device):
             return make(cls, *arguments, allocator=allocator, **options)
 
