@@ -42,7 +42,7 @@ resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 print(json.dumps([before, after, resident, theirs.state[copied.weight]["exp_avg"].is_cuda,
                   host[[0, 1, -1]].sum().item()]))
 """)
-    assert after == 2 * before
+    assert after - before == before * 3 // 4  # the weights and AdamW's moments; no gradients
     assert resident < 20_000 * 20_000 * 4
     assert kept
     assert values == 0
