@@ -31,6 +31,7 @@ class Job:
     scaler: torch.amp.GradScaler | None = None
     accumulate: int = 1
     clip_norm: float | None = None
+    gradients: Callable[["Job", list[Any]], list[Result]] = lambda job, group: gradients(job, group)
     after_step: list[Hook] = field(default_factory=list)
     step: int = 0
     batches: int = 0  # of the epoch that is under way
@@ -42,7 +43,7 @@ def train_epoch(job: Job, batches: Iterable[Any]) -> None:
     job.network.train()
     for group in groups(batches, job.accumulate):
         job.optimizer.zero_grad()
-        results = gradients(job, group)
+        results = job.gradients(job, group)
         update(job, job.optimizer)
         for result in results:
             job.metrics.update(result)

@@ -16,9 +16,10 @@ from anydevice.devices.move import move
 from anydevice.errors import UsageError
 from anydevice.train import callbacks as moments
 from anydevice.train.checkpoint import Checkpoints, asked_to_end, read, take_up
+from anydevice.train.fitting import Fitting
 from anydevice.train.forward import Step, forward_of, without_target
 from anydevice.train.history import History
-from anydevice.train.loop import Job, evaluate, train_epoch
+from anydevice.train.loop import Job, evaluate, gradients, train_epoch
 from anydevice.train.metrics import Metrics
 from anydevice.train.options import Options, determinism
 from anydevice.train.precision import precision_of
@@ -75,11 +76,12 @@ class Trial:
             if self._job.optimizer:
                 move(self._job.optimizer, place)
             self._job.autocast, self._job.scaler = self.precision.autocast, self.precision.scaler()
+            self._job.gradients = self._gradients()
         self.sets.to(place)
         return self
 
     def with_options(self, **options: Any) -> Self:
-        """Sets accumulate, clip_norm, compile, channels_last, deterministic or seed."""
+        """Sets accumulate, clip_norm, compile, channels_last, deterministic, seed or on_oom."""
         known = Options.__dataclass_fields__
         if strangers := options.keys() - known:
             raise UsageError(
@@ -274,6 +276,7 @@ class Trial:
                 scaler=self.precision.scaler(),
                 accumulate=self.options.accumulate,
                 clip_norm=self.options.clip_norm,
+                gradients=self._gradients(),
             )
         return self._job
 
@@ -283,6 +286,11 @@ class Trial:
             job.optimizer = optimizer_of(self._wanted_optimizer, self.network, self.loss)
             self._wanted_optimizer = job.optimizer
         return job.optimizer
+
+    def _gradients(self) -> Any:
+        """How a step gets its gradients: on a GPU, also where they do not fit at once."""
+        survives = self.options.on_oom == "split" and self.device.type not in ("cpu", "meta")
+        return Fitting(self.device).gradients if survives else gradients
 
     def _with_state(self) -> list[Any]:
         return [callback for callback in self.callbacks if hasattr(callback, "state_dict")]

@@ -1,0 +1,84 @@
+"""A step that does not fit into memory is taken again in smaller parts, with the same gradient."""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from anydevice.notices import log
+from anydevice.train.forward import Result, sample_count
+
+if TYPE_CHECKING:
+    from anydevice.train.loop import Job
+
+
+class Fitting:
+    """Takes each batch in as many parts as fit, and remembers how many that were."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.parts = 1
+        self._kept: list[Tensor] = []
+
+    def gradients(self, job: "Job", group: list[Any]) -> list[Result]:
+        """As `loop.gradients`; after running out of memory, from the same state in more parts."""
+        from anydevice.train.loop import gradients
+
+        buffers = list(job.network.buffers())
+        self._keep(buffers)
+        numbers = self._module().get_rng_state(self.device)
+        while True:
+            try:
+                return gradients(job, self._in_parts(group))
+            except torch.OutOfMemoryError:
+                if self.parts >= max(map(sample_count, group)):
+                    raise
+            # Outside of the except block, so that the error no longer holds the step's tensors.
+            assert job.optimizer
+            job.optimizer.zero_grad()
+            _copy(buffers, self._kept)
+            self._module().set_rng_state(numbers, self.device)
+            self._split_further(group)
+
+    def _keep(self, buffers: list[Tensor]) -> None:
+        """What a forward pass changes in the network: the running figures of batch norm."""
+        if len(self._kept) != len(buffers):
+            self._kept = [torch.empty_like(buffer) for buffer in buffers]
+        _copy(self._kept, buffers)
+
+    def _split_further(self, group: list[Any]) -> None:
+        torch.accelerator.empty_cache()
+        self.parts *= 2
+        log.warning(
+            f"anydevice: {self.device} is out of memory for a batch of {sample_count(group[0])}; "
+            f"from here on each batch is taken in {self.parts} parts, with the same gradient."
+        )
+
+    def _in_parts(self, group: list[Any]) -> list[Any]:
+        if self.parts == 1:
+            return group
+        return [part for batch in group for part in _parts(batch, self.parts)]
+
+    def _module(self) -> Any:
+        return torch.get_device_module(self.device)
+
+
+def _copy(to: list[Tensor], source: list[Tensor]) -> None:
+    if to:
+        torch._foreach_copy_(to, source)
+
+
+def _parts(batch: Any, parts: int) -> list[Any]:
+    """The batch cut along dimension 0 of its tensors; what is no tensor goes with each part."""
+    size = sample_count(batch)
+    leaves, shape = tree_flatten(batch)
+    cuts = [
+        leaf.chunk(parts) if isinstance(leaf, Tensor) and leaf.dim() and len(leaf) == size else leaf
+        for leaf in leaves
+    ]
+    number = next(len(cut) for cut in cuts if isinstance(cut, tuple))
+    return [
+        tree_unflatten([cut[place] if isinstance(cut, tuple) else cut for cut in cuts], shape)
+        for place in range(number)
+    ]
