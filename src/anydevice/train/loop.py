@@ -34,6 +34,8 @@ class Job:
     gradients: Callable[["Job", list[Any]], list[Result]] = lambda job, group: gradients(job, group)
     after_step: list[Hook] = field(default_factory=list)
     step: int = 0
+    batch: Any = None  # the last one, and what came of the step it was in
+    results: list[Result] = field(default_factory=list)
     batches: int = 0  # of the epoch that is under way
 
 
@@ -43,14 +45,16 @@ def train_epoch(job: Job, batches: Iterable[Any]) -> None:
     job.network.train()
     for group in groups(batches, job.accumulate):
         job.optimizer.zero_grad()
-        results = job.gradients(job, group)
+        job.batch, job.results = group[-1], job.gradients(job, group)
         update(job, job.optimizer)
-        for result in results:
+        for result in job.results:
             job.metrics.update(result)
         job.step += 1
         job.batches += len(group)
         for react in job.after_step:
             react()
+        job.batch = None
+        job.results.clear()  # outputs may be large: gone before the next forward pass
 
 
 def gradients(job: Job, group: list[Any]) -> list[Result]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from anydevice.notices import log
-from anydevice.train.callbacks import Callback
+from anydevice.train.callbacks.moments import Callback
 from anydevice.train.checkpoint import Checkpoints, read
 from anydevice.train.randomness import random_state, set_random_state
 

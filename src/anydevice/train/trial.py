@@ -14,7 +14,8 @@ from torch.nn.parameter import is_lazy
 from anydevice.devices.choose import DeviceLike, exact, pick
 from anydevice.devices.move import move
 from anydevice.errors import UsageError
-from anydevice.train import callbacks as moments
+from anydevice.train.callbacks import Progress
+from anydevice.train.callbacks.moments import listeners, reactions
 from anydevice.train.checkpoint import Checkpoints, asked_to_end, read, take_up
 from anydevice.train.fitting import Fitting
 from anydevice.train.forward import Step, forward_of, without_target
@@ -125,9 +126,9 @@ class Trial:
         job = self.job
         self._with_optimizer(job)
         keeper = [self._keeper] if self._keeper else []
-        callbacks = [*self.callbacks, *([moments.Printed()] if verbose else []), *keeper]
-        react = moments.reactions(callbacks, self)
-        job.after_step = [react["on_step"]] if moments.listeners(callbacks, "on_step") else []
+        callbacks = [*self.callbacks, *([Progress()] if verbose else []), *keeper]
+        react = reactions(callbacks, self)
+        job.after_step = [react["on_step"]] if listeners(callbacks, "on_step") else []
         self.stopped = False
         with self._settings():
             if self._keeper:

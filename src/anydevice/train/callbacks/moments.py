@@ -1,10 +1,7 @@
 """What happens beside the training: a class with methods named after the loop's moments."""
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
-
-from anydevice.tables import show_text
 
 if TYPE_CHECKING:
     from anydevice.train.trial import Trial
@@ -34,19 +31,6 @@ class Callback:
 
     def on_end(self, trial: "Trial") -> None:
         """After the last epoch, also of a run that was stopped or failed."""
-
-
-class Printed(Callback):
-    """A line an epoch, with what was measured."""
-
-    def on_end_epoch(self, trial: "Trial") -> None:  # noqa: D102
-        record = trial.history[-1]
-        figures = (
-            f"{name} {figure:.4g}" if isinstance(figure, float) else f"{name} {figure}"
-            for name, figure in record.items()
-        )
-        show_text("  ".join(figures))
-        sys.stdout.flush()
 
 
 def reactions(callbacks: Sequence[Any], trial: "Trial") -> dict[str, Callable[[], None]]:

@@ -1,0 +1,21 @@
+"""What happens beside the training, from progress bars to learning rates."""
+
+from anydevice.train.callbacks.guard import NanGuard, NotFiniteError
+from anydevice.train.callbacks.moments import Callback
+from anydevice.train.callbacks.progress import Progress
+from anydevice.train.callbacks.records import CSV, Profile, TensorBoard
+from anydevice.train.callbacks.schedule import Schedule
+from anydevice.train.callbacks.watching import Best, EarlyStopping
+
+__all__ = [
+    "CSV",
+    "Best",
+    "Callback",
+    "EarlyStopping",
+    "NanGuard",
+    "NotFiniteError",
+    "Profile",
+    "Progress",
+    "Schedule",
+    "TensorBoard",
+]

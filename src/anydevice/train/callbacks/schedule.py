@@ -1,0 +1,60 @@
+"""Learning rates that change while training, by any of PyTorch's schedulers."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from anydevice.errors import UsageError
+from anydevice.train.callbacks.moments import Callback
+
+if TYPE_CHECKING:
+    from anydevice.train.trial import Trial
+
+
+class Schedule(Callback):
+    """`Schedule(lambda optimizer: CosineAnnealingLR(optimizer, 10))`, each epoch or each step.
+
+    ReduceLROnPlateau gets the figure named by `watch`.
+    """
+
+    def __init__(
+        self, make: Callable[[Optimizer], Any], each: str = "epoch", watch: str = "val_loss"
+    ) -> None:
+        if each not in ("epoch", "step"):
+            raise UsageError(f"expected a schedule each 'epoch' or each 'step', got {each!r}.")
+        self.make, self.each, self.watch = make, each, watch
+        self.scheduler: Any = None
+        self._state: dict[str, Any] | None = None
+
+    def on_start(self, trial: "Trial") -> None:  # noqa: D102
+        if self.scheduler is not None:
+            return
+        groups = trial.optimizer.param_groups
+        before = [{k: v for k, v in group.items() if k != "params"} for group in groups]
+        self.scheduler = self.make(trial.optimizer)
+        if self._state:  # making it has set the first rates; the checkpoint's are these
+            self.scheduler.load_state_dict(self._state)
+            for group, values in zip(groups, before, strict=True):
+                group.update(values)
+
+    def on_step(self, trial: "Trial") -> None:  # noqa: D102
+        if self.each == "step":
+            self.scheduler.step()
+
+    def on_end_epoch(self, trial: "Trial") -> None:  # noqa: D102
+        if self.each == "step":
+            return
+        if isinstance(self.scheduler, ReduceLROnPlateau):
+            self.scheduler.step(trial.history[-1][self.watch])
+        else:
+            self.scheduler.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return self.scheduler.state_dict() if self.scheduler else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from there at the start of the run."""
+        self._state = state

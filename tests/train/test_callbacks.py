@@ -1,0 +1,147 @@
+"""What callbacks do beside the training."""
+
+import csv
+import json
+
+import pytest
+import torch
+from rich.console import Console
+from torch import nn
+from torch.optim.lr_scheduler import ExponentialLR, LambdaLR, ReduceLROnPlateau
+
+from anydevice.errors import UsageError
+from anydevice.train.callbacks import (
+    CSV,
+    Best,
+    EarlyStopping,
+    NanGuard,
+    NotFiniteError,
+    Profile,
+    Progress,
+    Schedule,
+    TensorBoard,
+)
+from anydevice.train.trial import Trial
+from anydevice.virtual import events
+
+
+def trained(network, data, *callbacks, epochs=3, optimizer="sgd", **options):
+    trial = Trial(network, optimizer, "cross_entropy", callbacks=callbacks)
+    trial.with_generators(data, data, batch_size=65, **options).run(epochs, verbose=False)
+    return trial
+
+
+def test_a_line_an_epoch_says_what_was_measured(network, data, capsys):
+    trial = Trial(network, "adam", "cross_entropy", metrics=["loss"]).with_generators(data)
+    trial.run(2)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[0] for line in lines] == ["epoch 1", "epoch 2"]
+    assert f"loss {trial.history[1]['loss']:.4g}" in lines[1]
+
+
+def test_a_terminal_shows_a_bar_that_goes_away(network, data, tmp_path):
+    with (tmp_path / "page").open("w+") as page:
+        console = Console(file=page, force_terminal=True, width=80)
+        trained(network, data, Progress(console), epochs=1)
+        page.seek(0)
+        shown = page.read()
+    assert "epoch 1" in shown
+    assert "2/2" in shown or "0/2" in shown
+    assert shown.rstrip().endswith("\x1b[2K")
+
+
+@pytest.mark.parametrize(("each", "expected"), [("epoch", 0.1 * 0.5**3), ("step", 0.1 * 0.5**6)])
+def test_a_schedule_changes_the_rate(network, data, each, expected):
+    schedule = Schedule(lambda optimizer: ExponentialLR(optimizer, 0.5), each)
+    sgd = torch.optim.SGD(network.parameters(), lr=0.1)
+    trial = trained(network, data, schedule, optimizer=sgd)
+    assert trial.optimizer.param_groups[0]["lr"] == pytest.approx(expected)
+
+
+def test_a_schedule_that_waits_for_a_plateau_sees_the_figure(network, data):
+    schedule = Schedule(lambda o: ReduceLROnPlateau(o, patience=0, threshold=10.0))
+    trial = trained(network, data, schedule, epochs=3)
+    assert trial.optimizer.param_groups[0]["lr"] < 1e-3
+    with pytest.raises(UsageError, match="expected a schedule each 'epoch' or each 'step'"):
+        Schedule(lambda o: None, each="batch")
+
+
+def test_an_interrupted_schedule_goes_on(network, data, tmp_path):
+    def made():
+        schedule = Schedule(lambda o: LambdaLR(o, lambda epoch: 0.5**epoch))
+        trial = Trial(network, "sgd", "cross_entropy", callbacks=[schedule])
+        return trial.with_generators(data).checkpoint(tmp_path)
+
+    made().run(2, verbose=False)
+    again = made()
+    again.run(3, verbose=False)
+    assert again.optimizer.param_groups[0]["lr"] == pytest.approx(1e-3 * 0.5**3)
+
+
+def test_a_run_ends_when_nothing_gets_better(network, data):
+    trial = trained(network, data, EarlyStopping(patience=2, by=1e9), epochs=10)
+    assert trial.epoch == 3  # the first is the best so far, and two are waited for
+    with pytest.raises(UsageError, match=r"to watch a figure among epoch, loss.*got 'acuracy'"):
+        trained(network, data, EarlyStopping("acuracy"))
+
+
+def test_the_best_weights_are_kept_and_taken_back(network, data, tmp_path):
+    values = iter([0.3, 0.9, 0.1])
+    kept = []
+
+    class Best2(Best):
+        def improved(self, trial, by=0.0):
+            trial.history[-1]["val_accuracy"] = next(values)
+            better = super().improved(trial, by)
+            if better:
+                kept.append([p.detach().clone() for p in trial.network.parameters()])
+            return better
+
+    trial = trained(network, data, Best2(tmp_path / "best.safetensors", "val_accuracy"))
+    assert len(kept) == 2
+    assert all(map(torch.equal, trial.network.parameters(), kept[-1]))
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_and_names_the_batch(network, data, tmp_path):
+    x, y = data[0].clone(), data[1]
+    x[70] = float("nan")
+    with pytest.raises(NotFiniteError, match="got NaN or infinity at batch 8 of epoch 1"):
+        trial = Trial(network, "sgd", "cross_entropy", callbacks=[NanGuard(4, tmp_path / "nan")])
+        trial.with_generators((x, y), batch_size=10, shuffle=False).run(1, verbose=False)
+    assert json.loads((tmp_path / "nan").read_text()) == {"epoch": 1, "batch": 8}
+
+
+def test_the_guard_does_not_wait_between_its_looks(network, data, virtual_gpu):
+    trial = Trial(network, "sgd", "cross_entropy", callbacks=[NanGuard(every=5)]).to("cuda:0")
+    trial.with_generators(data, batch_size=10).run(1, verbose=False)
+    heard = []
+    with events.listening(heard.append):
+        trial.run(2, verbose=False)
+    assert (
+        sum(event.kind == "synchronise" for event in heard) == 3 + 1 + 1
+    )  # steps 15, 20, 25; the epoch's end
+
+
+def test_records_are_a_csv_file(network, data, tmp_path):
+    trial = trained(network, data, CSV(tmp_path / "history.csv"))
+    with (tmp_path / "history.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["val_loss"]) for row in rows] == [r["val_loss"] for r in trial.history]
+
+
+def test_tensorboard_gets_scalars_graph_images_and_histograms(tmp_path):
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    images = torch.randint(0, 255, (64, 1, 8, 8), dtype=torch.uint8)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+    trained(network, (images, torch.zeros(64, dtype=torch.int64)), TensorBoard(tmp_path), epochs=2)
+    found = reader.EventAccumulator(str(tmp_path)).Reload().Tags()
+    assert {"loss", "val_loss", "seconds"} <= set(found["scalars"])
+    assert {"1.weight", "1.weight.grad"} <= set(found["histograms"])
+    assert found["images"]
+    assert found["graph"]
+
+
+def test_a_profile_is_a_trace(network, data, tmp_path):
+    trained(network, data, Profile(tmp_path / "trace.json", after=1, steps=2))
+    written = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert "aten::addmm" in {event.get("name") for event in written}
