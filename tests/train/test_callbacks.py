@@ -105,9 +105,10 @@ def test_the_best_weights_are_kept_and_taken_back(network, data, tmp_path):
 def test_a_loss_that_is_not_finite_ends_the_run_and_names_the_batch(network, data, tmp_path):
     x, y = data[0].clone(), data[1]
     x[70] = float("nan")
+    trial = Trial(network, "sgd", "cross_entropy", callbacks=[NanGuard(4, tmp_path / "nan")])
+    trial.with_generators((x, y), batch_size=10, shuffle=False)
     with pytest.raises(NotFiniteError, match="got NaN or infinity at batch 8 of epoch 1"):
-        trial = Trial(network, "sgd", "cross_entropy", callbacks=[NanGuard(4, tmp_path / "nan")])
-        trial.with_generators((x, y), batch_size=10, shuffle=False).run(1, verbose=False)
+        trial.run(1, verbose=False)
     assert json.loads((tmp_path / "nan").read_text()) == {"epoch": 1, "batch": 8}
 
 
@@ -117,9 +118,8 @@ def test_the_guard_does_not_wait_between_its_looks(network, data, virtual_gpu):
     heard = []
     with events.listening(heard.append):
         trial.run(2, verbose=False)
-    assert (
-        sum(event.kind == "synchronise" for event in heard) == 3 + 1 + 1
-    )  # steps 15, 20, 25; the epoch's end
+    waits = sum(event.kind == "synchronise" for event in heard)
+    assert waits == 3 + 1 + 1  # steps 15, 20 and 25; the guard and the record at the epoch's end
 
 
 def test_records_are_a_csv_file(network, data, tmp_path):
