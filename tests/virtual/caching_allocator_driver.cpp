@@ -3,6 +3,7 @@
 #include "../../src/anydevice/virtual/native/caching_allocator.cpp"
 #include "../../src/anydevice/virtual/native/expandable_segments.cpp"
 #include "../../src/anydevice/virtual/native/memory_statistics.cpp"
+#include "../../src/anydevice/virtual/native/private_pools.cpp"
 
 using anydevice::memory::Block;
 using anydevice::memory::CachingAllocator;

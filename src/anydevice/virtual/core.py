@@ -27,9 +27,12 @@ TEXT = (
     "anydevice_set_current_device",
     "anydevice_memory_stat_names",
     "anydevice_memory_snapshot",
+    "anydevice_memory_private_pools",
+    "anydevice_synchronize",
 )
 NUMBERS = (
     "anydevice_current_stream",
+    "anydevice_new_stream",
     "anydevice_memory_blocks",
     "anydevice_memory_highest",
 )
@@ -48,13 +51,14 @@ def library() -> ctypes.CDLL:
     loaded.anydevice_memory_set_capacity.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
     loaded.anydevice_memory_set_fraction.argtypes = (ctypes.c_int, ctypes.c_double)
     loaded.anydevice_memory_fraction.restype = ctypes.c_double
+    loaded.anydevice_pinned_allocator.restype = ctypes.c_void_p
     return loaded
 
 
 def start_afresh(gpus: int, memory: int) -> None:
     """The allocators of GPUs that take the place of others: of this size, with nothing counted."""
     native = library()
-    native.anydevice_memory_empty_cache()
+    native.anydevice_memory_empty_cache(0, 0)
     for device in range(gpus):
         native.anydevice_memory_set_capacity(device, memory, 0)
         native.anydevice_memory_reset_peak(device)

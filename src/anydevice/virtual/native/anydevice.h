@@ -48,6 +48,7 @@ DeviceIndex current_device();  // of this thread
 void set_current_device(DeviceIndex device);
 int64_t current_stream(DeviceIndex device);
 void set_current_stream(DeviceIndex device, int64_t stream);
+int64_t new_stream(DeviceIndex device, int priority);  // the next of the pool, as c10::cuda numbers them
 
 inline DeviceIndex index_of(std::optional<Device> device) {
   return device && device->has_index() ? device->index() : current_device();
@@ -65,6 +66,7 @@ inline void run_backward_in_the_calling_thread() {
 void install_guard();
 void install_hooks();  // hooks.cpp
 void remove_hooks();
+void install_profiler();  // profiling.cpp
 
 // Throws "Cannot re-initialize CUDA in forked subprocess. ..." in a forked child.
 [[noreturn]] void refuse_forked();
@@ -84,6 +86,7 @@ struct Block {
   int generation = machine.generation;                // of the GPUs that it was allocated on
   bool shared = false;                                // with other processes (sharing.cpp)
   void* counted = nullptr;                            // the allocator's own note of it
+  bool uncached = false;                              // straight from the driver instead
   std::atomic<c10::StorageImpl*> alias{nullptr};      // the same bytes as a CPU storage (dispatch.cpp)
 };
 
@@ -98,6 +101,9 @@ inline void check_not_left_behind(const Block& block) {
 void release_block(void* block);  // ends with release_alias(*block), then frees the bytes
 
 c10::DeviceAllocator* allocator();
+c10::Allocator* pinned_allocator();  // pinned.cpp
+void install_pinned_allocator();
+bool is_pinned(const void* data);
 c10::DataPtr allocate(size_t bytes, DeviceIndex device);  // on this device, whatever is current
 // Host bytes that a CPU kernel has just made become the device's: counted, with the capacity checked.
 c10::DataPtr adopt(c10::DataPtr bytes, size_t size, DeviceIndex device);
@@ -152,6 +158,14 @@ torch::CppFunction composed() {
   return aliased(c10::KernelFunction::makeFromUnboxedFunction(
       c10::CompileTimeFunctionPointer<std::remove_pointer_t<decltype(function)>, function>()));
 }
+
+// ---- waiting (waiting.cpp): the host waits for the device ----
+
+void refuse_while_capturing();
+
+// set_sync_debug_mode() speaks of copies and streams, and passes over devices and events.
+enum class Wait { quietly, audibly };
+void wait_for(const char* op, int device, Wait how);  // waits, that is: reports, warns or refuses
 
 // ---- events (events.cpp): counted always, reported only while someone listens ----
 

@@ -64,8 +64,11 @@ inline void link(Block* before, Block* block, Block* after) {
 }
 
 struct Pool {
-  explicit Pool(bool small) : small(small) {}
+  explicit Pool(bool small, PoolId owner = kCommonPool) : small(small), owner(owner) {}
   const bool small;
+  const PoolId owner;
+  bool no_split = false;
+  Stats3* reserved = nullptr;  // of a private pool: its own count
   std::set<Block*, BySize, SlabAllocator<Block*>> free;
   std::set<Block*, ByAddress, SlabAllocator<Block*>> unmapped;
   int64_t searches = 0;
@@ -75,6 +78,21 @@ struct Pool {
     free.insert(block);
   }
   int64_t age(const Block* block) const { return searches - block->born; }
+};
+
+// Lives while it is used, and then until the last of its segments is given back.
+struct PrivatePool {
+  PrivatePool(PoolId id, PoolOptions options)
+      : options(options), small(true, id), large(false, id) {
+    for (Pool* pool : {&small, &large}) {
+      pool->no_split = options.no_split;
+      pool->reserved = &reserved;
+    }
+  }
+  const PoolOptions options;
+  int uses = 0;
+  Stats3 reserved;
+  Pool small, large;
 };
 
 // A range of addresses of which some units have memory behind them.

@@ -65,6 +65,8 @@ ANYDEVICE_API const char* anydevice_enable(
     machine.generation = ++generations;
     anydevice::install_guard();
     anydevice::install_hooks();
+    anydevice::install_pinned_allocator();
+    anydevice::install_profiler();
     c10::SetAllocator(c10::kCUDA, anydevice::allocator(), /*priority=*/255);
     anydevice::register_kernels(ops);
   });
@@ -104,9 +106,16 @@ ANYDEVICE_API const void* anydevice_allocator() {
   return static_cast<const c10::Allocator*>(anydevice::allocator());
 }
 
-ANYDEVICE_API void anydevice_synchronize(int device) {
-  anydevice::wait_for_collectives();
-  anydevice::report({anydevice::Event::synchronise, "cudaDeviceSynchronize", 0, device});
+ANYDEVICE_API int64_t anydevice_new_stream(int device, int priority) {
+  return anydevice::new_stream(static_cast<DeviceIndex>(device), priority);
+}
+
+// `call` is the CUDA call that waits: for a device or for an event.
+ANYDEVICE_API const char* anydevice_synchronize(const char* call, int device) {
+  return attempt([&] {
+    anydevice::wait_for_collectives();
+    anydevice::wait_for(call, device, anydevice::Wait::quietly);
+  });
 }
 
 // Transfers, their bytes, synchronisations: since the process began, or the last time they were reset.

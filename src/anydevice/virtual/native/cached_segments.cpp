@@ -75,6 +75,7 @@ bool CachingAllocator::release_oversize(const Request& request) {
 void CachingAllocator::release_all() {
   stats_.num_sync_all_streams += 1;
   finish_awaiting();
+  drop_unused_pools();
   release_pool(*large_);
   release_pool(*small_);
 }
@@ -103,12 +104,20 @@ void CachingAllocator::release_segment(Block* block) {
   count(&Statistics::segment, pool, -1);
   count(&Statistics::reserved_bytes, pool, -static_cast<int64_t>(block->size));
   count_oversize(stats_.oversize_segments, block->size, -1);
+  trace(Action::segment_free, block->address, block->size, block->stream, pool.owner);
   delete block;
 }
 
-void CachingAllocator::empty_cache() {
+void CachingAllocator::empty_cache(PoolId id) {
   std::lock_guard lock(mutex_);
-  release_all();
+  if (id == kCommonPool) {
+    release_all();
+  } else if (const auto found = private_.find(id); found != private_.end()) {
+    finish_awaiting();
+    release_pool(found->second->large);
+    release_pool(found->second->small);
+    drop_unused_pools();
+  }
 }
 
 }  // namespace anydevice::memory

@@ -1,5 +1,5 @@
 // The rules of PyTorch's CUDACachingAllocator (torch 2.11 to 2.13): rounding, pools, best fit,
-// splitting and coalescing. Private pools, those of CUDA graphs, are not modelled.
+// splitting and coalescing.
 #include "blocks.h"
 
 #include <algorithm>
@@ -57,7 +57,7 @@ CachingAllocator::CachingAllocator(size_t total, Settings settings, uint64_t fir
 }
 
 CachingAllocator::~CachingAllocator() {
-  for (Pool* pool : {small_.get(), large_.get()}) {
+  for (Pool* pool : pools()) {
     for (Block* block : pool->free) {
       delete block;
     }
@@ -97,6 +97,16 @@ std::pair<size_t, size_t> CachingAllocator::free_and_total() const {
   return {driver_.free(), driver_.total()};
 }
 
+bool CachingAllocator::take_uncached(size_t size) {
+  std::lock_guard lock(mutex_);
+  return driver_.take(size);
+}
+
+void CachingAllocator::give_back_uncached(size_t size) {
+  std::lock_guard lock(mutex_);
+  driver_.give_back(size);
+}
+
 // ---- handing out
 
 size_t CachingAllocator::round_size(size_t requested, const Settings& settings) {
@@ -121,11 +131,11 @@ size_t CachingAllocator::segment_size(size_t rounded, const Settings& settings) 
   return round_up(rounded, kRoundLarge);
 }
 
-Block* CachingAllocator::allocate(size_t requested, int64_t stream) {
+Block* CachingAllocator::allocate(size_t requested, int64_t stream, PoolId id) {
   std::lock_guard lock(mutex_);
   finish_awaiting();
   const size_t size = round_size(requested, settings_);
-  Pool* pool = (size <= kSmallSize ? small_ : large_).get();
+  Pool* pool = &pool_of(size, id);
   Request request{requested, size, segment_size(size, settings_), stream, pool};
 
   if (!find_free(request)) {
@@ -136,10 +146,11 @@ Block* CachingAllocator::allocate(size_t requested, int64_t stream) {
         ask_driver(request, false) || (release_oversize(request) && ask_driver(request, false));
     if (!found) {
       release_all();
-      found = ask_driver(request, true);
+      found = ask_driver(request, true) || borrow(request);
     }
     if (!found) {
       stats_.num_ooms += 1;
+      trace(Action::oom, driver_.free(), request.segment_size, stream, id);
       throw OutOfMemory{request.segment_size,
                         driver_.total(),
                         driver_.free(),
@@ -225,11 +236,15 @@ bool CachingAllocator::ask_driver(Request& request, bool retry) {
   count(&Statistics::reserved_bytes, *block->pool, static_cast<int64_t>(block->size));
   count_oversize(stats_.oversize_segments, block->size, 1);
   stats_.num_device_alloc += 1;
+  trace(Action::segment_alloc, block->address, block->size, block->stream, block->pool->owner);
   return true;
 }
 
 bool CachingAllocator::should_split(const Block& block, size_t size) const {
   const size_t rest = block.size - size;
+  if (block.pool->no_split) {
+    return false;
+  }
   if (block.pool->small || settings_.expandable_segments) {
     return rest >= kMinBlock;
   }
@@ -238,7 +253,7 @@ bool CachingAllocator::should_split(const Block& block, size_t size) const {
 
 Block* CachingAllocator::hand_out(Request& request) {
   Block* block = request.block;
-  Pool& pool = *request.pool;
+  Pool& pool = *block->pool;
   const bool was_split = block->is_split();
   // Expandable segments can always return whole units, so they have no "inactive split" figures.
   const bool counts_splits = !block->segment;
@@ -269,6 +284,7 @@ Block* CachingAllocator::hand_out(Request& request) {
   block->allocated = true;
   block->requested = request.requested;
   list_active(block);
+  trace(Action::alloc, block->address, block->requested, block->stream, pool.owner);
   count(&Statistics::allocation, pool, 1);
   count(&Statistics::allocated_bytes, pool, static_cast<int64_t>(block->size));
   count(&Statistics::active, pool, 1);
@@ -299,6 +315,8 @@ void CachingAllocator::unlist_active(Block* block) {
 void CachingAllocator::free(Block* block) {
   std::lock_guard lock(mutex_);
   block->allocated = false;
+  trace(Action::free_requested, block->address, block->requested, block->stream,
+        block->pool->owner);
   count(&Statistics::allocation, *block->pool, -1);
   count(&Statistics::allocated_bytes, *block->pool, -static_cast<int64_t>(block->size));
   count_oversize(stats_.oversize_allocations, block->size, -1);
@@ -332,6 +350,7 @@ void CachingAllocator::give_back_block(Block* block) {
   Pool& pool = *block->pool;
   const auto size = static_cast<int64_t>(block->size);
   const auto requested = static_cast<int64_t>(block->requested);
+  trace(Action::free_completed, block->address, block->requested, block->stream, pool.owner);
   int64_t splits = 0, split_bytes = 0;
   for (Block* neighbour : {block->prev, block->next}) {
     const size_t merged = merge(block, neighbour);

@@ -6,10 +6,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 namespace anydevice::memory {
@@ -48,6 +50,29 @@ struct Statistics {
   std::array<Stats3*, 9> by_pool();
 };
 
+// A pool apart from the others: a CUDA graph's, or a torch.cuda.MemPool. {0, 0} is the common pool.
+using PoolId = std::pair<int64_t, int64_t>;
+constexpr PoolId kCommonPool{0, 0};
+
+struct PoolOptions {
+  bool no_split = false;    // a segment is one block for good
+  bool use_on_oom = false;  // others may take from it before they give up
+};
+
+// What torch.cuda.memory._record_memory_history() records, in the order of its names (history.py).
+enum class Action : int {
+  alloc, free_requested, free_completed, segment_alloc, segment_free, segment_map, segment_unmap,
+  snapshot, oom
+};
+
+struct Trace {
+  Action action;
+  uint64_t address;  // of `oom`: what the card has left
+  size_t size;
+  int64_t stream;
+  PoolId pool;
+};
+
 // Thrown when the card cannot give the memory: the figures of PyTorch's message.
 struct OutOfMemory {
   size_t tried, total, free;
@@ -56,6 +81,7 @@ struct OutOfMemory {
 };
 
 struct Pool;
+struct PrivatePool;
 struct Block;
 struct ExpandableSegment;
 
@@ -68,6 +94,7 @@ struct BlockInfo {
 struct SegmentInfo {
   uint64_t address;
   int64_t stream;
+  PoolId pool;
   size_t total = 0, allocated = 0, active = 0, requested = 0;
   bool large, expandable;
   std::vector<BlockInfo> blocks;
@@ -99,10 +126,21 @@ class CachingAllocator {
   CachingAllocator(const CachingAllocator&) = delete;
   CachingAllocator& operator=(const CachingAllocator&) = delete;
 
-  Block* allocate(size_t requested, int64_t stream);  // throws OutOfMemory
+  // Throws OutOfMemory.
+  Block* allocate(size_t requested, int64_t stream, PoolId pool = kCommonPool);
   void free(Block* block);
   void record_stream(Block* block, int64_t stream);
-  void empty_cache();
+  bool take_uncached(size_t size);  // straight from the driver, nothing counted
+  void give_back_uncached(size_t size);
+  void empty_cache(PoolId pool = kCommonPool);
+
+  void retain_pool(PoolId pool, PoolOptions options = {});
+  void release_pool(PoolId pool);
+  int pool_uses(PoolId pool) const;
+  std::map<PoolId, Stats3> reserved_by_pool() const;
+
+  void set_tracing(bool on);
+  std::vector<Trace> take_traces();  // what happened since the last call
 
   void configure(const Settings& settings);
   void set_memory_fraction(double fraction);
@@ -114,7 +152,7 @@ class CachingAllocator {
   void reset_accumulated();
   void reset_peak();
   int64_t highest() const;  // most bytes ever allocated at a time, whatever was reset since
-  std::vector<SegmentInfo> snapshot() const;
+  std::vector<SegmentInfo> snapshot(PoolId pool = kCommonPool);  // the common one: of all
   size_t largest_cached() const;
 
   static uint64_t address(const Block* block);
@@ -128,6 +166,12 @@ class CachingAllocator {
 
   void count(Counted stat, const Pool& pool, int64_t amount);
   void count_oversize(Stat& stat, size_t size, int64_t amount);
+
+  void trace(Action action, uint64_t address, size_t size, int64_t stream, PoolId pool);
+  Pool& pool_of(size_t size, PoolId pool);
+  std::vector<Pool*> pools() const;
+  bool borrow(Request& request);
+  void drop_unused_pools();
 
   bool find_free(Request& request);
   bool ask_driver(Request& request, bool retry);
@@ -156,12 +200,15 @@ class CachingAllocator {
   Statistics stats_;
   int64_t highest_ = 0;
   std::unique_ptr<Pool> small_, large_;
+  std::map<PoolId, std::unique_ptr<PrivatePool>> private_;
   Block* active_ = nullptr;  // a list of those handed out, or waiting for a stream
   std::vector<Block*> awaiting_;       // freed, but used on another stream
   std::vector<std::unique_ptr<ExpandableSegment>> expandable_;
   size_t reserved_ = 0;
   std::optional<double> fraction_;
   size_t allowed_ = 0;
+  bool tracing_ = false;
+  std::vector<Trace> traces_;
 };
 
 }  // namespace anydevice::memory

@@ -178,9 +178,10 @@ class CommonKernel final : public c10::OperatorKernel {
     const auto devices = devices_of(signature, arguments);
     if (C10_UNLIKELY(devices.mixed)) {
       signature.check_devices(arguments);
+      signature.move_host_indices(arguments, devices.first.value_or(-1));
     }
     if (C10_UNLIKELY(signature.synchronises != Synchronises::never) && signature.waits(arguments)) {
-      report({Event::synchronise, signature.op.c_str(), 0, devices.first.value_or(-1)});
+      wait_for(signature.op.c_str(), devices.first.value_or(-1), Wait::audibly);
       if (machine.hollow) {
         return answer_hollow(signature, op.schema(), *stack);
       }

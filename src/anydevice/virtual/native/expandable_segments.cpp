@@ -67,6 +67,7 @@ bool CachingAllocator::map(Block* block, size_t size) {
     return false;
   }
   Pool& pool = *block->pool;
+  trace(Action::segment_map, block->address, mapped, block->stream, pool.owner);
   pool.unmapped.erase(block);
   block->mapped = true;
   if (mapped < block->size) {
@@ -127,6 +128,7 @@ void CachingAllocator::unmap(Block* block) {
   reserved_ -= end - begin;
   count(&Statistics::reserved_bytes, pool, -static_cast<int64_t>(end - begin));
   stats_.num_device_free += 1;
+  trace(Action::segment_unmap, segment->address + begin, end - begin, block->stream, pool.owner);
   if (block->is_split()) {
     return;
   }

@@ -4,6 +4,7 @@
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include <algorithm>
 #include <chrono>
 
 namespace anydevice {
@@ -27,9 +28,9 @@ Place& here() {
   return place;
 }
 
-constexpr int streams_in_pool = 32;  // a device, as c10::cuda has
-std::atomic<int64_t> streams_taken{0};
-std::atomic<int64_t> streams_made{0};
+constexpr int streams_in_pool = 32;  // for each device and priority, taken in turn
+constexpr int stream_priorities = 4;
+std::atomic<uint32_t> streams_taken[max_gpus][stream_priorities];
 
 void check_ordinal(DeviceIndex device) {
   if (C10_LIKELY(device >= 0 && device < machine.gpus)) {
@@ -79,11 +80,11 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return stream(device, here().stream[index]);
   }
   c10::Stream getDefaultStream(Device device) const override { return stream(device, 0); }
-  c10::Stream getStreamFromGlobalPool(Device device, bool) const override {
-    return stream(device, 1 + streams_taken++ % streams_in_pool);
+  c10::Stream getStreamFromGlobalPool(Device device, bool high_priority) const override {
+    return getNewStream(device, high_priority ? -stream_priorities : 0);
   }
-  c10::Stream getNewStream(Device device, int) const override {
-    return stream(device, 1 + streams_in_pool + streams_made++);
+  c10::Stream getNewStream(Device device, int priority) const override {
+    return stream(device, new_stream(index_of(device), priority));
   }
   c10::Stream exchangeStream(c10::Stream to) const override {
     auto& current = here().stream[to.device_index()];
@@ -92,12 +93,17 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void* getStreamNativeHandle(const c10::Stream to) const override {
     return reinterpret_cast<void*>(to.id());
   }
-  bool queryStream(const c10::Stream&) const override { return true; }
-  void synchronizeStream(const c10::Stream& of) const override { synchronize(of.device_index()); }
-  void synchronizeDevice(DeviceIndex device) const override { synchronize(device); }
-  static void synchronize(DeviceIndex device) {
+  bool queryStream(const c10::Stream&) const override {
+    refuse_while_capturing();
+    return true;
+  }
+  void synchronizeStream(const c10::Stream& of) const override {
     wait_for_collectives();
-    report({Event::synchronise, "cudaDeviceSynchronize", 0, device});
+    wait_for("cudaStreamSynchronize", of.device_index(), Wait::audibly);
+  }
+  void synchronizeDevice(DeviceIndex device) const override {
+    wait_for_collectives();
+    wait_for("cudaDeviceSynchronize", device, Wait::quietly);
   }
 
   void record(void** event, const c10::Stream&, DeviceIndex, c10::EventFlag) const override {
@@ -112,7 +118,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void block(void*, const c10::Stream&) const override {}
   bool queryEvent(void*) const override { return true; }
   void synchronizeEvent(void*) const override {
-    report({Event::synchronise, "cudaEventSynchronize"});
+    wait_for("cudaEventSynchronize", here().device, Wait::quietly);
   }
   double elapsedTime(void* from, void* to, DeviceIndex) const override {
     const auto span = static_cast<Moment*>(to)->when - static_cast<Moment*>(from)->when;
@@ -146,6 +152,15 @@ void set_current_device(DeviceIndex device) {
 int64_t current_stream(DeviceIndex device) { return here().stream[device < 0 ? here().device : device]; }
 
 void set_current_stream(DeviceIndex device, int64_t stream) { here().stream[device] = stream; }
+
+// The number of a stream says where it stands in the pool, its priority, and, by its last bit, that
+// it is of the pool: the number of any other is its address.
+int64_t new_stream(DeviceIndex device, int priority) {
+  check_ordinal(device);
+  const int level = std::clamp(-priority, 0, stream_priorities - 1);
+  const int64_t place = streams_taken[device][level]++ % streams_in_pool;
+  return place << 5 | (level + 1) << 1 | 1;
+}
 
 void refuse_forked() {
   TORCH_CHECK(

@@ -3,73 +3,11 @@
 #include "anydevice.h"
 
 #include <ATen/detail/CUDAHooksInterface.h>
-#include <c10/core/CPUAllocator.h>
 
 #include <cstring>
-#include <map>
-#include <mutex>
 
 namespace anydevice {
 namespace {
-
-// Host memory that remembers being pinned. Nothing is locked: only the answer to is_pinned() matters.
-struct PinnedAllocator final : c10::Allocator {
-  c10::DataPtr allocate(size_t bytes) override {
-    check_usable();
-    auto memory = c10::GetCPUAllocator()->allocate(bytes);
-    auto* data = memory.get();
-    if (data == nullptr) {
-      return memory;
-    }
-    const std::lock_guard<std::mutex> lock(mutex());
-    spans()[static_cast<const char*>(data)] = {bytes, std::move(memory)};
-    return {data, data, &release, c10::kCPU};
-  }
-  c10::DeleterFnPtr raw_deleter() const override { return &release; }
-  void copy_data(void* to, const void* from, size_t bytes) const override {
-    default_copy_data(to, from, bytes);
-  }
-
-  struct Span {
-    size_t bytes = 0;
-    c10::DataPtr memory;
-  };
-  static std::mutex& mutex() {
-    static auto* instance = new std::mutex();
-    return *instance;
-  }
-  static std::map<const char*, Span>& spans() {
-    static auto* instance = new std::map<const char*, Span>();
-    return *instance;
-  }
-  static void release(void* data) {
-    if (machine.forked) {
-      return;  // the lock may be held by a thread that only the parent has
-    }
-    c10::DataPtr memory;  // freed after the lock
-    const std::lock_guard<std::mutex> lock(mutex());
-    const auto found = spans().find(static_cast<const char*>(data));
-    memory = std::move(found->second.memory);
-    spans().erase(found);
-  }
-  static bool holds(const void* data) {
-    if (machine.forked) {
-      return false;
-    }
-    const std::lock_guard<std::mutex> lock(mutex());
-    auto after = spans().upper_bound(static_cast<const char*>(data));
-    if (after == spans().begin()) {
-      return false;
-    }
-    const auto& [start, span] = *--after;
-    return static_cast<const char*>(data) < start + span.bytes;
-  }
-};
-
-PinnedAllocator& pinned_allocator() {
-  static auto* instance = new PinnedAllocator();
-  return *instance;
-}
 
 // No data members: only then can its vtable serve the object that is already there.
 struct Hooks final : at::CUDAHooksInterface {
@@ -113,7 +51,7 @@ struct Hooks final : at::CUDAHooksInterface {
   }
   void deviceSynchronize(DeviceIndex device) const override {
     wait_for_collectives();
-    report({Event::synchronise, "cudaDeviceSynchronize", 0, device});
+    wait_for("cudaDeviceSynchronize", device, Wait::quietly);
   }
 
   const at::Generator& getDefaultGenerator(DeviceIndex device) const override {
@@ -124,8 +62,8 @@ struct Hooks final : at::CUDAHooksInterface {
   }
 
   Device getDeviceFromPtr(void*) const override { return {c10::kCUDA, anydevice::current_device()}; }
-  bool isPinnedPtr(const void* data) const override { return PinnedAllocator::holds(data); }
-  c10::Allocator* getPinnedMemoryAllocator() const override { return &pinned_allocator(); }
+  bool isPinnedPtr(const void* data) const override { return is_pinned(data); }
+  c10::Allocator* getPinnedMemoryAllocator() const override { return pinned_allocator(); }
   c10::Allocator* getCUDADeviceAllocator() const override { return allocator(); }
 
   // cuFFT's plans are made anew each time.

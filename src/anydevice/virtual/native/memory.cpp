@@ -10,6 +10,7 @@
 #include <mutex>
 #include <sstream>
 #include <string>
+#include <tuple>
 
 namespace anydevice {
 namespace memory {
@@ -128,7 +129,33 @@ void tell_profiler(void* data, int64_t bytes, DeviceIndex device) {
   }
 }
 
+thread_local PoolId pool_in_use[max_gpus];  // {0, 0}: the common one
+thread_local bool uncounted = false;
+std::atomic<bool> caching{true};
+
+std::atomic<void (*)(int, const Trace*)> historian{nullptr};
+
+// Outside the model's lock: who listens is Python, and may allocate or free in turn.
+void tell_history(DeviceIndex device) {
+  if (auto* tell = historian.load(std::memory_order_relaxed); C10_UNLIKELY(tell != nullptr)) {
+    for (const auto& trace : of(device).take_traces()) {
+      tell(device, &trace);
+    }
+  }
+}
+
 using OwnedBlock = std::unique_ptr<anydevice::Block, decltype(&release_block)>;
+
+void take_uncached(anydevice::Block& block) {
+  constexpr uint32_t out_of_memory = 2;  // cudaErrorMemoryAllocation
+  if (!of(block.device).take_uncached(block.size)) {
+    throw_cuda_error(
+        out_of_memory, "out of memory",
+        "Search for `cudaErrorMemoryAllocation' in https://docs.nvidia.com/cuda/cuda-runtime-api/"
+        "group__CUDART__TYPES.html for more information.");
+  }
+  block.uncached = true;
+}
 
 // Takes the memory on the card, or says that there is none.
 OwnedBlock take(size_t size, DeviceIndex device) {
@@ -138,18 +165,24 @@ OwnedBlock take(size_t size, DeviceIndex device) {
   OwnedBlock block(new (Slab<anydevice::Block>::take()) anydevice::Block, &release_block);
   block->size = size;
   block->device = device;
-  if (size == 0) {
+  if (size == 0 || uncounted) {
+    return block;
+  }
+  if (C10_UNLIKELY(!caching.load(std::memory_order_relaxed))) {
+    take_uncached(*block);
     return block;
   }
   while (block->counted == nullptr) {
     try {
-      block->counted = of(device).allocate(size, current_stream(device));
+      block->counted = of(device).allocate(size, current_stream(device), pool_in_use[device]);
     } catch (const OutOfMemory& what) {
       if (!release_received()) {
+        tell_history(device);
         throw_out_of_memory(what, device);
       }
     }
   }
+  tell_history(device);
   report({Event::allocate, "alloc", static_cast<int64_t>(size), -1, device});
   return block;
 }
@@ -174,17 +207,44 @@ c10::DataPtr hand_out(OwnedBlock block, c10::DataPtr bytes) {
 }
 
 void give_back(anydevice::Block& block) {
+  if (C10_UNLIKELY(block.uncached)) {
+    of(block.device).give_back_uncached(block.size);
+  }
   if (!block.counted) {
     return;
   }
   auto* counted = static_cast<Block*>(block.counted);
   const auto rounded = static_cast<int64_t>(CachingAllocator::size(counted));
   of(block.device).free(counted);
+  tell_history(block.device);
   tell_profiler(block.bytes.get(), -rounded, block.device);
   report({Event::release, "free", static_cast<int64_t>(block.size), block.device, -1});
 }
 
 }  // namespace
+
+// What this thread allocates on the device comes from this pool.
+ANYDEVICE_API void anydevice_memory_use_pool(int device, int64_t first, int64_t second) {
+  pool_in_use[device] = {first, second};
+}
+
+ANYDEVICE_API void anydevice_memory_pool_in_use(int device, int64_t* first, int64_t* second) {
+  std::tie(*first, *second) = pool_in_use[device];
+}
+
+// What this thread allocates is not counted: a graph's replay works in memory that it has already.
+ANYDEVICE_API void anydevice_memory_count(int counted) { uncounted = counted == 0; }
+
+ANYDEVICE_API int anydevice_memory_is_caching() { return caching; }
+ANYDEVICE_API void anydevice_memory_set_caching(int on) { caching = on != 0; }
+
+ANYDEVICE_API void anydevice_memory_tell_history(void (*tell)(int device, const Trace* trace)) {
+  for (DeviceIndex device = 0; device < machine.gpus; ++device) {
+    of(device).set_tracing(tell != nullptr);
+  }
+  historian = tell;
+}
+
 }  // namespace memory
 
 void release_block(void* context) {
@@ -258,10 +318,11 @@ struct Allocator final : c10::DeviceAllocator {
 
   bool initialized() override { return true; }
 
-  void emptyCache(c10::MempoolId_t) override {
-    for (auto& model : memory::models().made) {
-      if (auto* made = model.load()) {
-        made->empty_cache();
+  void emptyCache(c10::MempoolId_t pool) override {
+    for (DeviceIndex device = 0; device < max_gpus; ++device) {
+      if (auto* made = memory::models().made[device].load()) {
+        made->empty_cache({static_cast<int64_t>(pool.first), static_cast<int64_t>(pool.second)});
+        memory::tell_history(device);
       }
     }
   }

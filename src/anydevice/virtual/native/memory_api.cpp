@@ -54,20 +54,23 @@ ANYDEVICE_API void anydevice_memory_stats(int device, int64_t* out) {
   four(stats.oversize_segments);
 }
 
-// The segments of a device as JSON, with the keys of torch.cuda.memory_snapshot(). The text lives
+// The segments of a device as JSON, with the keys of torch.cuda.memory_snapshot(); of the pool
+// {0, 0} those of all pools. The text lives
 // until this thread asks again.
-ANYDEVICE_API const char* anydevice_memory_snapshot(int device) {
+ANYDEVICE_API const char* anydevice_memory_snapshot(int device, int64_t first, int64_t second) {
   static thread_local std::string text;
   std::ostringstream json;
   const char* between_segments = "[";
-  const auto segments = of(static_cast<DeviceIndex>(device)).snapshot();
+  const auto segments = of(static_cast<DeviceIndex>(device)).snapshot({first, second});
+  tell_history(static_cast<DeviceIndex>(device));
   for (const auto& segment : segments) {
     json << between_segments << "{\"device\": " << device << ", \"address\": " << segment.address
          << ", \"total_size\": " << segment.total << ", \"allocated_size\": " << segment.allocated
          << ", \"active_size\": " << segment.active << ", \"requested_size\": " << segment.requested
          << ", \"stream\": " << segment.stream << ", \"segment_type\": \""
          << (segment.large ? "large" : "small")
-         << "\", \"segment_pool_id\": [0, 0], \"is_expandable\": "
+         << "\", \"segment_pool_id\": [" << segment.pool.first << ", " << segment.pool.second
+         << "], \"is_expandable\": "
          << (segment.expandable ? "true" : "false") << ", \"frames\": [], \"blocks\": ";
     const char* between_blocks = "[";
     for (const auto& block : segment.blocks) {
@@ -87,7 +90,42 @@ ANYDEVICE_API const char* anydevice_memory_snapshot(int device) {
   return text.c_str();
 }
 
-ANYDEVICE_API void anydevice_memory_empty_cache() { allocator()->emptyCache(); }
+// Of the pool {0, 0}: what is cached in all pools that nobody uses.
+ANYDEVICE_API void anydevice_memory_empty_cache(int64_t first, int64_t second) {
+  allocator()->emptyCache({static_cast<uint64_t>(first), static_cast<uint64_t>(second)});
+}
+
+ANYDEVICE_API void anydevice_memory_retain_pool(
+    int device, int64_t first, int64_t second, int no_split, int use_on_oom) {
+  of(static_cast<DeviceIndex>(device))
+      .retain_pool({first, second}, {no_split != 0, use_on_oom != 0});
+}
+
+ANYDEVICE_API void anydevice_memory_release_pool(int device, int64_t first, int64_t second) {
+  of(static_cast<DeviceIndex>(device)).release_pool({first, second});
+}
+
+ANYDEVICE_API int anydevice_memory_pool_uses(int device, int64_t first, int64_t second) {
+  return of(static_cast<DeviceIndex>(device)).pool_uses({first, second});
+}
+
+// Bytes reserved by each private pool of a device, as JSON: a list of [first, second, 12 figures].
+ANYDEVICE_API const char* anydevice_memory_private_pools(int device) {
+  static thread_local std::string text;
+  text = "[";
+  for (const auto& [id, reserved] : of(static_cast<DeviceIndex>(device)).reserved_by_pool()) {
+    text += (text.size() > 1 ? ", [" : "[") + std::to_string(id.first) + ", " +
+        std::to_string(id.second);
+    for (const auto& stat : reserved) {
+      for (int64_t figure : {stat.current, stat.peak, stat.allocated, stat.freed}) {
+        text += ", " + std::to_string(figure);
+      }
+    }
+    text += "]";
+  }
+  text += "]";
+  return text.c_str();
+}
 
 ANYDEVICE_API void anydevice_memory_reset_peak(int device) {
   of(static_cast<DeviceIndex>(device)).reset_peak();

@@ -22,6 +22,10 @@ std::array<Stats3*, 9> Statistics::by_pool() {
 void CachingAllocator::count(Counted stat, const Pool& pool, int64_t amount) {
   (stats_.*stat)[0].add(amount);
   (stats_.*stat)[pool.small ? 1 : 2].add(amount);
+  if (pool.reserved && stat == &Statistics::reserved_bytes) {
+    (*pool.reserved)[0].add(amount);
+    (*pool.reserved)[pool.small ? 1 : 2].add(amount);
+  }
 }
 
 void CachingAllocator::count_oversize(Stat& stat, size_t size, int64_t amount) {
@@ -65,15 +69,16 @@ int64_t CachingAllocator::highest() const {
   return std::max(highest_, stats_.allocated_bytes[0].peak);
 }
 
-std::vector<SegmentInfo> CachingAllocator::snapshot() const {
+std::vector<SegmentInfo> CachingAllocator::snapshot(PoolId id) {
   std::lock_guard lock(mutex_);
   std::vector<const Block*> heads;
   const auto collect = [&](const Block* block) {
-    if (!block->prev || !block->prev->mapped) {
+    const bool wanted = id == kCommonPool || block->pool->owner == id;
+    if (wanted && (!block->prev || !block->prev->mapped)) {
       heads.push_back(block);
     }
   };
-  for (const Pool* pool : {small_.get(), large_.get()}) {
+  for (const Pool* pool : pools()) {
     for (const Block* block : pool->free) {
       collect(block);
     }
@@ -89,6 +94,7 @@ std::vector<SegmentInfo> CachingAllocator::snapshot() const {
     SegmentInfo info;
     info.address = head->address;
     info.stream = head->stream;
+    info.pool = head->pool->owner;
     info.large = !head->pool->small;
     info.expandable = head->segment != nullptr;
     for (const Block* block = head; block && block->mapped; block = block->next) {
@@ -108,6 +114,7 @@ std::vector<SegmentInfo> CachingAllocator::snapshot() const {
     }
     segments.push_back(std::move(info));
   }
+  trace(Action::snapshot, 0, static_cast<size_t>(stats_.active_bytes[0].current), 0, kCommonPool);
   return segments;
 }
 

@@ -20,7 +20,7 @@ enum class DeviceCheck : uint8_t {
 };
 
 // Whether CUDA's kernel of an op waits for the device, as its host side needs an answer first.
-enum class Synchronises : uint8_t { never, always, with_mask };
+enum class Synchronises : uint8_t { never, always, with_mask, without_size, without_bounds };
 
 enum class Kind : uint8_t { tensor, tensors, optional_tensors, device, generator };
 
@@ -46,6 +46,7 @@ struct Signature {
   std::vector<Slot> results;          // those that hold tensors
 
   bool waits(const c10::IValue* arguments) const;  // for the device, with these arguments (events.cpp)
+  void move_host_indices(const c10::IValue* arguments, int device) const;  // reported
 
   // Throws what CUDA would throw if the arguments are on devices that do not go together.
   void check_devices(const c10::IValue* arguments) const;

@@ -146,7 +146,7 @@ void report_transfer(const Tensor& to, const Tensor& from, bool non_blocking) {
        from.is_cuda() ? from.get_device() : -1, to.is_cuda() ? to.get_device() : -1,
        listened_to && crosses && on_host.is_pinned(), crosses && !non_blocking});
   if (crosses && !non_blocking) {
-    report({Event::synchronise, "aten::copy_", 0, to.is_cuda() ? to.get_device() : from.get_device()});
+    wait_for("aten::copy_", to.is_cuda() ? to.get_device() : from.get_device(), Wait::audibly);
   }
 }
 
@@ -196,7 +196,7 @@ at::Scalar local_scalar_dense(const Tensor& self) {
   check_usable();
   report({Event::transfer, "aten::_local_scalar_dense", static_cast<int64_t>(self.element_size()),
           self.get_device(), -1, false, true});
-  report({Event::synchronise, "aten::_local_scalar_dense", 0, self.get_device()});
+  wait_for("aten::_local_scalar_dense", self.get_device(), Wait::audibly);
   if (machine.hollow) {
     return at::isComplexType(self.scalar_type())  ? at::Scalar(c10::complex<double>(0))
         : at::isFloatingType(self.scalar_type()) ? at::Scalar(0.0)

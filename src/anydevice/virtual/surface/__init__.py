@@ -19,17 +19,57 @@ from anydevice.virtual.surface import (
     defaults,
     devices,
     distributed,
+    graphs,
     hollow,
     jiterator,
     libraries,
     memory,
+    monitoring,
+    pools,
+    profiling,
+    reductions,
+    refused,
     sharing,
     storage,
     streams,
+    tensor_types,
+    tuning,
 )
 
 # Their classes derive from names of torch._C.
-DERIVED = ("torch.cuda.streams", "torch.cuda.graphs", "torch.cuda.memory")
+DERIVED = (
+    "torch.cuda.streams",
+    "torch.cuda.graphs",
+    "torch.cuda.memory",
+    "torch.accelerator.graphs",
+)
+NAMES = (
+    comm,
+    distributed,
+    graphs,
+    jiterator,
+    libraries,
+    memory,
+    pools,
+    profiling,
+    reductions,
+    refused,
+    sharing,
+    streams,
+    tensor_types,
+)
+ATTRIBUTES = (
+    compiling,
+    distributed,
+    libraries,
+    monitoring,
+    profiling,
+    reductions,
+    refused,
+    sharing,
+    storage,
+    tensor_types,
+)
 
 _ABSENT = object()
 _before: list[tuple[Any, str, Any]] = []
@@ -37,30 +77,17 @@ _before: list[tuple[Any, str, Any]] = []
 
 def show_names(gpus: int, gpu: Card) -> None:
     """Gives torch._C the names of a CUDA build."""
-    names = {
-        **devices.names(gpus, gpu),
-        **memory.names(),
-        **streams.names(),
-        **libraries.names(),
-        **comm.names(),
-        **distributed.names(),
-        **jiterator.names(),
-        **sharing.names(),
-    }
+    names = devices.names(gpus, gpu) | tuning.names(gpu)
+    for part in NAMES:
+        names |= part.names()
     for name, value in names.items():
         replace(torch._C, name, value)
 
 
 def show_attributes(gpu: Card, *, without_values: bool) -> None:
     """Gives torch's Python modules what they would have found in such a torch._C."""
-    parts = (devices.attributes(gpu), storage.attributes(), libraries.attributes())
-    more = (
-        comm.attributes(),
-        compiling.attributes(),
-        distributed.attributes(),
-        sharing.attributes(),
-    )
-    for part in (*parts, *more, hollow.attributes() if without_values else ()):
+    parts = [devices.attributes(gpu), *(part.attributes() for part in ATTRIBUTES)]
+    for part in (*parts, hollow.attributes() if without_values else ()):
         for owner, name, value in part:
             replace(owner, name, value)
     for state in ("_queued_calls", "_lazy_seed_tracker"):
@@ -92,7 +119,9 @@ def replace(owner: Any, name: str, value: Any) -> None:
 
 def _derive_anew(name: str) -> None:
     """Puts a module's classes, made by running its code once more, in the place of the first."""
-    module = sys.modules[name]
+    module = sys.modules.get(name)
+    if module is None:  # torch 2.11 has no torch.accelerator.graphs
+        return
     spec = module.__spec__
     assert spec
     assert spec.loader
@@ -100,7 +129,7 @@ def _derive_anew(name: str) -> None:
     spec.loader.exec_module(again)
     for key, value in list(vars(module).items()):
         if isinstance(value, type) and value.__module__ == name:
-            for owner in (module, torch.cuda):
+            for owner in (module, torch.cuda, torch.accelerator):
                 if vars(owner).get(key) is value:
                     replace(owner, key, getattr(again, key))
         elif key in vars(torch._C) and not key.startswith("__"):

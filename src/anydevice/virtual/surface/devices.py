@@ -14,6 +14,7 @@ from anydevice.devices.catalogue import Card
 from anydevice.virtual import core
 
 CUDA_VERSION = "13.0"
+WHEEL = "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120"  # what PyTorch's own is built for
 
 # torch::utils::set_requires_device_init(c10::DeviceType, bool)
 SET_REQUIRES_DEVICE_INIT = "_ZN5torch5utils24set_requires_device_initEN3c1010DeviceTypeEb"
@@ -51,19 +52,9 @@ def names(gpus: int, gpu: Card) -> dict[str, Any]:
     def maybe_exchange(device: int) -> int:  # TorchDynamo wants a function for each name
         return exchange(device)
 
-    def synchronize() -> None:
-        library.anydevice_synchronize(library.anydevice_current_device())
-
-    sync_debug_mode = 0
-
-    def set_sync_debug_mode(mode: int) -> None:
-        nonlocal sync_debug_mode
-        sync_debug_mode = mode
-
-    capability = "sm_{}{}".format(*gpu.capability)
+    flags = WHEEL if gpu.capability >= (7, 5) else "sm_{}{} ".format(*gpu.capability) + WHEEL
     return {
         "_has_cuda": True,
-        "_cudart": _cudart(),
         "_CudaDeviceProperties": CudaDeviceProperties,
         "_cuda_init": initialise,
         "_cuda_getDeviceCount": count,
@@ -72,13 +63,12 @@ def names(gpus: int, gpu: Card) -> dict[str, Any]:
         "_cuda_setDevice": set_device,
         "_cuda_exchangeDevice": exchange,
         "_cuda_maybeExchangeDevice": maybe_exchange,
-        "_cuda_synchronize": synchronize,
-        "_cuda_canDeviceAccessPeer": lambda device, peer: True,
-        "_cuda_getArchFlags": lambda: capability,
+        "_cuda_canDeviceAccessPeer": lambda device, peer: device != peer,
+        "_cuda_getArchFlags": lambda: flags,
         "_cuda_getCompiledVersion": lambda: 13000,
         "_cuda_sleep": lambda cycles: None,
-        "_cuda_get_sync_debug_mode": lambda: sync_debug_mode,
-        "_cuda_set_sync_debug_mode": set_sync_debug_mode,
+        "_cuda_hasPrimaryContext": lambda device: 0 <= device < count(),
+        "_cudart": cudart(),
     }
 
 
@@ -144,7 +134,7 @@ def _properties(gpu: Card, device: int) -> CudaDeviceProperties:
     )
 
 
-def _cudart() -> Any:
+def cudart() -> Any:
     """What torch.cuda.cudart() returns: the parts of the CUDA runtime that torch binds."""
     library = core.library()
 

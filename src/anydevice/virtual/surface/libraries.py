@@ -1,5 +1,7 @@
 """The libraries that a CUDA build carries: cuDNN, whose ops native/kernels writes from others."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from enum import IntEnum
 from types import SimpleNamespace
@@ -7,6 +9,8 @@ from typing import Any
 
 CUDNN = (9, 19, 0)
 CUDNN_NUMBER = 91900
+BLAS_HANDLE = 0x1000
+SOLVER_HANDLE = 0x2000
 
 
 class RNNMode(IntEnum):
@@ -29,17 +33,13 @@ cudnn = SimpleNamespace(
 
 def names() -> dict[str, Any]:
     """What torch._C calls them."""
-    benchmark_limit = 10
-
-    def set_benchmark_limit(limit: int) -> None:
-        nonlocal benchmark_limit
-        benchmark_limit = limit
-
     return {
         "_has_cudnn": True,
         "_cudnn": cudnn,
-        "_cuda_get_cudnn_benchmark_limit": lambda: benchmark_limit,
-        "_cuda_set_cudnn_benchmark_limit": set_benchmark_limit,
+        "_cuda_getCurrentBlasHandle": lambda: BLAS_HANDLE,
+        "_cuda_getCurrentSolverHandle": lambda: SOLVER_HANDLE,
+        "_cuda_getHipblasltVersion": lambda: 0,
+        "_rocm_is_backward_pass": lambda: False,
     }
 
 

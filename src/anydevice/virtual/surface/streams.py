@@ -9,8 +9,11 @@ import torch
 
 from anydevice.virtual import core
 
+PRIORITIES = (0, -3)  # lowest and highest, as PyTorch has them on any card
+HANDLE = 64  # bytes of an event's handle for another process
 
-class CudaStreamBase(torch._C.Stream):  # torch.Stream is not there yet
+
+class CudaStreamBase(torch._C.Stream):
     """`torch._C._CudaStreamBase`."""
 
     def __new__(
@@ -21,18 +24,21 @@ class CudaStreamBase(torch._C.Stream):  # torch.Stream is not there yet
         device_type: int = 0,
         stream_ptr: int = 0,
     ) -> Any:
-        """A new stream of the current device, or the one with these ids."""
-        if stream_id or device_index or device_type:
-            return super().__new__(
-                cls, stream_id=stream_id, device_index=device_index, device_type=_cuda_type()
-            )
-        device = torch.device("cuda", torch.cuda.current_device())
-        return super().__new__(cls, device=device, priority=priority)
+        """A new stream of the current device, the one with these ids, or one of another library."""
+        if not (stream_id or device_index or device_type):
+            if stream_ptr and priority:
+                raise RuntimeError("Priority was explicitly set for a external stream")
+            library = core.library()
+            device_index = library.anydevice_current_device()
+            stream_id = stream_ptr or library.anydevice_new_stream(device_index, priority)
+        return super().__new__(
+            cls, stream_id=stream_id, device_index=device_index, device_type=_cuda_type()
+        )
 
     @staticmethod
     def priority_range() -> tuple[int, int]:
-        """As cudaDeviceGetStreamPriorityRange on cards of today."""
-        return (0, -5)
+        """The lowest and the highest priority."""
+        return PRIORITIES
 
     @property
     def cuda_stream(self) -> int:
@@ -41,11 +47,15 @@ class CudaStreamBase(torch._C.Stream):  # torch.Stream is not there yet
 
     @property
     def priority(self) -> int:
-        """All streams are alike."""
-        return 0
+        """As the stream's number has it; see new_stream() in native/guard.cpp."""
+        of_the_pool = self.stream_id & 1
+        return 1 - (self.stream_id >> 1 & 15) if of_the_pool else 0
 
 
-class CudaEventBase:
+Event: Any = torch._C.Event
+
+
+class CudaEventBase(Event):  # type: ignore[misc]
     """`torch._C._CudaEventBase`: a moment, since work is done when it is asked for."""
 
     def __new__(
@@ -56,20 +66,58 @@ class CudaEventBase:
         external: bool = False,
     ) -> Any:
         """An event that is not recorded yet."""
-        event = super().__new__(cls)
+        if interprocess and enable_timing:
+            raise cuda_error(1, "invalid argument", "cudaErrorInvalidValue")
+        event = super().__new__(
+            cls,
+            device="cuda",
+            enable_timing=enable_timing,
+            blocking=blocking,
+            interprocess=interprocess,
+        )
         event._timing = enable_timing
+        event._interprocess = interprocess
         event._recorded = None
         event._device = None
         return event
 
     _timing: bool
+    _interprocess: bool
     _recorded: float | None
     _device: torch.device | None
 
+    @classmethod
+    def from_ipc_handle(cls, device: Any, handle: bytes) -> Any:
+        """An event of another process: whatever it marks is done."""
+        if len(handle) != HANDLE:
+            raise RuntimeError(
+                f"cudaIpcEventHandle_t expects byte-like object of size {HANDLE}, "
+                f"but got {len(handle)}"
+            )
+        event = cls(interprocess=True)
+        event._create(torch.device(device))
+        return event
+
+    def ipc_handle(self) -> bytes:
+        """What from_ipc_handle() takes."""
+        if not self._interprocess:
+            raise cuda_error(1, "invalid argument", "cudaErrorInvalidValue")
+        if self._device is None:
+            self._create(torch.device("cuda", torch.cuda.current_device()))
+        return id(self).to_bytes(HANDLE, "little")
+
+    def _create(self, device: torch.device) -> None:
+        self._device = device
+        self._recorded = time.perf_counter()
+
     def record(self, stream: Any) -> None:
         """Remembers now."""
-        self._recorded = time.perf_counter()
-        self._device = stream.device
+        if self._device is not None and self._device != stream.device:
+            raise RuntimeError(
+                f"Event device {self._device.index} does not match recording stream's device "
+                f"{stream.device.index}."
+            )
+        self._create(stream.device)
 
     def wait(self, stream: Any) -> None:
         """There is nothing to wait for."""
@@ -80,7 +128,8 @@ class CudaEventBase:
 
     def synchronize(self) -> None:
         """Reported, as the card would wait here."""
-        core.library().anydevice_synchronize(torch.cuda.current_device())
+        if self._device is not None:
+            _wait(b"cudaEventSynchronize", self._device.index)
 
     def elapsed_time(self, end: CudaEventBase) -> float:
         """Milliseconds from this event to the other."""
@@ -92,25 +141,18 @@ class CudaEventBase:
 
     @property
     def cuda_event(self) -> int:
-        """A handle that is unlike any other's."""
-        return id(self)
+        """A handle that is unlike any other's; 0 before the first record."""
+        return 0 if self._device is None else id(self)
+
+    @property
+    def event_id(self) -> int:
+        """The same handle, as torch.Event names it."""
+        return self.cuda_event
 
     @property
     def device(self) -> torch.device | None:
         """Where it was recorded."""
         return self._device
-
-
-class _CUDAGraph:
-    """`torch._C._CUDAGraph`."""
-
-    def __new__(cls, *arguments: Any, **options: Any) -> Any:
-        """There is no GPU that could replay what it did."""
-        raise NotImplementedError("virtual GPUs have no CUDA graphs.")
-
-
-def _graph_pool_handle() -> None:
-    raise NotImplementedError("virtual GPUs have no CUDA graphs.")
 
 
 def names() -> dict[str, Any]:
@@ -128,6 +170,10 @@ def names() -> dict[str, Any]:
         core.refuse_absent(device)
         return int(library.anydevice_current_stream(device))
 
+    def synchronize() -> None:
+        _wait(b"cudaDeviceSynchronize", library.anydevice_current_device())
+
+    library.anydevice_set_sync_debug_mode(0)
     return {
         "_CudaStreamBase": CudaStreamBase,
         "_CudaEventBase": CudaEventBase,
@@ -136,10 +182,28 @@ def names() -> dict[str, Any]:
         "_cuda_getStreamFromExternal": lambda pointer, device: as_tuple(device, pointer),
         "_cuda_getCurrentRawStream": current_stream,
         "_cuda_setStream": set_stream,
-        "_cuda_isCurrentStreamCapturing": lambda: False,
-        "_CUDAGraph": _CUDAGraph,
-        "_graph_pool_handle": _graph_pool_handle,
+        "_cuda_synchronize": synchronize,
+        "_cuda_get_sync_debug_mode": lambda: library.anydevice_sync_debug_mode(),
+        "_cuda_set_sync_debug_mode": lambda mode: library.anydevice_set_sync_debug_mode(mode),
     }
+
+
+def _wait(call: bytes, device: int) -> None:
+    core.check(core.library().anydevice_synchronize(call, device))
+
+
+def cuda_error(code: int, text: str, name: str) -> Exception:
+    """The error that PyTorch makes of one of CUDA's."""
+    error: Any = torch.AcceleratorError(
+        f"CUDA error: {text}\nSearch for `{name}' in https://docs.nvidia.com/cuda/"
+        "cuda-runtime-api/group__CUDART__TYPES.html for more information.\n"
+        "CUDA kernel errors might be asynchronously reported at some other API call, so the "
+        "stacktrace below might be incorrect.\n"
+        "For debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
+        "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
+    )
+    error.error_code = code
+    return error  # type: ignore[no-any-return]
 
 
 def _cuda_type() -> int:

@@ -1,0 +1,186 @@
+"""The ops of a CUDA graph as they were captured, and their replay.
+
+A graph knows memory, not tensors: each argument is a piece of a storage. A storage that was there
+before the capture, or outlives it, is the same at each replay; any other is made anew each time.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing import reductions
+from torch.utils import _python_dispatch as dispatch
+from torch.utils import _pytree as pytree
+
+Mode: Any = dispatch.TorchDispatchMode
+StorageWeakRef: Any = reductions.StorageWeakRef
+
+COPIES = ("aten::copy_", "aten::_to_copy")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A tensor by its place in a storage."""
+
+    storage: int
+    dtype: torch.dtype
+    device: torch.device
+    size: torch.Size
+    stride: tuple[int, ...]
+    offset: int
+    conjugate: bool
+    negative: bool
+
+    def of(self, storage: torch.UntypedStorage) -> Tensor:
+        """The tensor."""
+        empty = torch.empty(0, dtype=self.dtype, device=self.device)
+        tensor = empty.set_(storage, self.offset, self.size, self.stride)
+        if self.conjugate:
+            tensor = tensor.conj()
+        return torch._neg_view(tensor) if self.negative else tensor
+
+
+@dataclass
+class Call:
+    """One op, with pieces in the place of tensors."""
+
+    op: Any
+    arguments: Any
+    results: list[Piece]
+    last_uses: list[int] = field(default_factory=list)  # storages that nothing needs after it
+
+
+class Recording(Mode):  # type: ignore[misc]
+    """What one capture saw."""
+
+    def __init__(self, generators: Iterable[torch.Generator] = ()) -> None:
+        super().__init__()
+        self.calls: list[Call] = []
+        self._numbers: dict[int, int] = {}  # of storages, by their address
+        self._seen: list[StorageWeakRef] = []  # which keep the addresses from being used again
+        self._kept: dict[int, torch.UntypedStorage] = {}  # that were there before the capture
+        self._before: dict[int, Tensor] = {}  # the bytes of those that the capture writes to
+        self._generators = [*torch.cuda.default_generators, *generators]
+
+    def begin(self) -> None:
+        """Sees each op of this thread from here on."""
+        self._offsets = [generator.get_offset() for generator in self._generators]
+        self.__enter__()
+
+    def end(self) -> None:
+        """Puts back what the capture changed, as the card's capture changes nothing."""
+        self.__exit__(None, None, None)
+        for number, whole in self._before.items():
+            _bytes_of(self._kept[number]).copy_(whole)
+        self._before.clear()
+        for generator, offset in zip(self._generators, self._offsets, strict=True):
+            generator.set_offset(offset)
+        self._find_last_uses()
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Notes the op and runs it."""
+        arguments = (args, kwargs or {})
+        tensors = [leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, Tensor)]
+        if any(dispatch.is_traceable_wrapper_subclass(tensor) for tensor in tensors):
+            return NotImplemented  # its own ops come here in turn
+        pieces = pytree.tree_map_only(Tensor, lambda tensor: self._argument(op, tensor), arguments)
+        written = list(self._written(op, args, kwargs or {}))
+        self._save(written)
+        results = op(*args, **(kwargs or {}))
+        made = [leaf for leaf in pytree.tree_leaves(results) if isinstance(leaf, Tensor)]
+        if not any(tensor.is_cuda for tensor in (*tensors, *made)):
+            return results
+        known = len(self._seen)
+        pieces_made = [self._piece(op, tensor) for tensor in made]
+        only_views = made and not written and all(piece.storage < known for piece in pieces_made)
+        if not only_views:
+            self.calls.append(Call(op, pieces, pieces_made))
+        return results
+
+    def _argument(self, op: Any, tensor: Tensor) -> Any:
+        if tensor.is_cpu and tensor.dim() == 0 and op._schema.name not in COPIES:
+            return tensor.clone()  # a number: the card's kernel has it as it was at the capture
+        known = len(self._seen)
+        piece = self._piece(op, tensor)
+        if piece.storage >= known:
+            self._kept[piece.storage] = tensor.untyped_storage()
+        return piece
+
+    def _piece(self, op: Any, tensor: Tensor) -> Piece:
+        if tensor.layout != torch.strided or torch._is_zerotensor(tensor):
+            raise NotImplementedError(
+                f"a CUDA graph of a virtual GPU captures dense tensors, got one of layout "
+                f"{tensor.layout} in {op}: leave this op out of the graph."
+            )
+        storage = tensor.untyped_storage()
+        number = self._numbers.get(storage._cdata)
+        if number is None:
+            number = self._numbers[storage._cdata] = len(self._seen)
+            self._seen.append(StorageWeakRef(storage))
+        return Piece(
+            number,
+            tensor.dtype,
+            tensor.device,
+            tensor.size(),
+            tensor.stride(),
+            int(tensor.storage_offset()),
+            tensor.is_conj(),
+            tensor.is_neg(),
+        )
+
+    def _written(self, op: Any, args: Any, kwargs: Any) -> Iterable[Tensor]:
+        for i, argument in enumerate(op._schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                value = args[i] if i < len(args) else kwargs.get(argument.name)
+                yield from (leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor))
+
+    def _save(self, written: Iterable[Tensor]) -> None:
+        for tensor in written:
+            number = self._numbers.get(tensor.untyped_storage()._cdata)
+            if number in self._kept and number not in self._before:
+                self._before[number] = _bytes_of(self._kept[number]).clone()
+
+    def _find_last_uses(self) -> None:
+        done: set[int] = set()
+        for call in reversed(self.calls):
+            leaves = pytree.tree_leaves(call.arguments)
+            used = {leaf.storage for leaf in leaves if isinstance(leaf, Piece)}
+            used |= {piece.storage for piece in call.results}
+            call.last_uses = list(used - done - self._kept.keys())
+            done |= used
+
+    def replay(self) -> None:
+        """Runs the ops again: results go to where those of the capture are still in use."""
+        storages = dict(self._kept)
+        for number, seen in enumerate(self._seen):
+            if number not in storages and (alive := _alive(seen)) is not None:
+                storages[number] = alive
+        with torch.no_grad(), torch.autocast("cuda", enabled=False), _below_modes():
+            for call in self.calls:
+                args, kwargs = pytree.tree_map_only(
+                    Piece, lambda piece: piece.of(storages[piece.storage]), call.arguments
+                )
+                results = pytree.tree_leaves(call.op(*args, **kwargs))
+                made = [leaf for leaf in results if isinstance(leaf, Tensor)]
+                for piece, tensor in zip(call.results, made, strict=True):
+                    there = storages.setdefault(piece.storage, tensor.untyped_storage())
+                    if there._cdata != tensor.untyped_storage()._cdata:
+                        piece.of(there).copy_(tensor)
+                for number in call.last_uses:
+                    if _alive(self._seen[number]) is None:
+                        storages.pop(number, None)
+
+
+def _alive(seen: StorageWeakRef) -> torch.UntypedStorage | None:
+    return None if seen.expired() else torch.UntypedStorage._new_with_weak_ptr(seen.cdata)
+
+
+def _bytes_of(storage: torch.UntypedStorage) -> Tensor:
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+
+
+def _below_modes() -> Any:
+    """A replay is one call of the driver's: no mode of the user's sees the ops inside."""
+    return dispatch._disable_current_modes()

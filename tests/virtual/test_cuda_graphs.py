@@ -1,0 +1,210 @@
+"""CUDA graphs: what is captured is not done, what is replayed is done again, in the same tensors."""
+
+import gc
+
+import pytest
+import torch
+from torch import nn
+
+from anydevice import virtual
+
+NOT_PERMITTED = "CUDA error: operation not permitted when stream is capturing"
+
+
+@pytest.fixture(autouse=True)
+def machine():
+    virtual.enable()
+    torch.manual_seed(0)
+    yield
+    torch.cuda.set_stream(torch.cuda.default_stream())  # an error in a capture leaves it set
+
+
+def captured(work):
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = work()
+    return graph, result
+
+
+def test_a_capture_changes_nothing_and_each_replay_does_it_once():
+    x = torch.zeros(3, device="cuda")
+    graph, doubled = captured(lambda: x.add_(1) * 2)
+    assert x.tolist() == [0, 0, 0]
+    graph.replay()
+    graph.replay()
+    assert x.tolist() == [2, 2, 2]
+    assert doubled.tolist() == [4, 4, 4]
+
+
+def test_a_replay_reads_what_its_inputs_hold_now():
+    static = torch.zeros(2, device="cuda")
+    graph, result = captured(lambda: (static + 1).cumsum(0)[1:].expand(2))
+    static.copy_(torch.tensor([1.0, 2.0]))
+    graph.replay()
+    assert result.tolist() == [5, 5]
+
+
+def test_each_replay_draws_random_numbers_anew():
+    torch.cuda.manual_seed(1)
+    graph, drawn = captured(lambda: torch.rand(2, device="cuda"))
+    expected = [torch.rand(2, device="cuda").tolist() for _ in range(2)]  # none were drawn yet
+    torch.cuda.manual_seed(1)
+    replayed = []
+    for _ in range(2):
+        graph.replay()
+        replayed.append(drawn.tolist())
+    assert replayed == expected
+
+
+def network():
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.2), nn.Linear(8, 1))
+    return layers.cuda()
+
+
+def step(layers, optimizer, batch):
+    optimizer.zero_grad(set_to_none=True)
+    loss = layers(batch).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
+def test_a_whole_training_step_replayed_is_the_training_run():
+    batches = [torch.randn(5, 4, device="cuda") for _ in range(4)]
+    def trained():  # one step, so that the optimizer has its state before the capture
+        layers = network()
+        optimizer = torch.optim.Adam(layers.parameters(), lr=0.1, capturable=True)
+        step(layers, optimizer, batches[0])
+        torch.cuda.manual_seed(3)
+        return layers, optimizer
+
+    layers, optimizer = trained()
+    plain = [step(layers, optimizer, batch).item() for batch in batches]
+
+    layers, optimizer = trained()
+    static = torch.zeros(5, 4, device="cuda")
+    graph, loss = captured(lambda: step(layers, optimizer, static))
+    replayed = []
+    for batch in batches:
+        static.copy_(batch)
+        graph.replay()
+        replayed.append(loss.item())
+    assert replayed == plain
+
+
+def test_graphed_callables_give_the_modules_results_and_gradients():
+    graphed, plain = network(), network()
+    torch.cuda.make_graphed_callables(graphed, (torch.randn(5, 4, device="cuda"),))
+    plain.load_state_dict(graphed.state_dict())
+    batch = torch.randn(5, 4, device="cuda")
+    for layers in (graphed, plain):
+        torch.cuda.manual_seed(6)
+        layers(batch).sum().backward()
+    for ours, theirs in zip(graphed.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(ours.grad, theirs.grad)
+
+
+@pytest.mark.parametrize(
+    "forbidden",
+    [
+        lambda x: x.sum().item(),
+        lambda x: x.cpu(),
+        lambda x: x.nonzero(),
+        lambda x: torch.cuda.synchronize(),
+        lambda x: torch.ones(1).cuda(),
+    ],
+)
+def test_what_waits_for_the_device_cannot_be_captured(forbidden):
+    x = torch.ones(3, device="cuda")
+    with pytest.raises(torch.AcceleratorError, match="previous error during capture") as raised:
+        captured(lambda: forbidden(x))
+    assert str(raised.value.__context__).startswith(NOT_PERMITTED)
+    assert not torch.cuda.is_current_stream_capturing()
+
+
+ERRORS = {
+    "CUDA graphs must be captured on a non-default stream": lambda graph: graph.capture_begin(),
+    "Called CUDAGraph::replay without a preceding": lambda graph: graph.replay(),
+    "Called CUDAGraph::pool() without a preceding": lambda graph: graph.pool(),
+    "capture_end() called before capture_begin()": lambda graph: graph.capture_end(),
+}
+
+
+@pytest.mark.parametrize("text", ERRORS)
+def test_wrong_use_reads_as_on_the_card(text):
+    with pytest.raises(RuntimeError) as raised:
+        ERRORS[text](torch.cuda.CUDAGraph())
+    assert text in str(raised.value)
+
+
+def test_a_graph_is_captured_once():
+    graph, _ = captured(lambda: torch.zeros(1, device="cuda"))
+    with pytest.raises(RuntimeError, match="already owns a captured graph"):
+        captured_again = torch.cuda.graph(graph)
+        with captured_again:
+            pass
+    graph.reset()
+    with pytest.raises(RuntimeError, match="without a preceding successful capture"):
+        graph.replay()
+
+
+def test_an_empty_graph_is_warned_of():
+    with pytest.warns(UserWarning, match="The CUDA Graph is empty"):
+        captured(lambda: None)
+
+
+@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")
+def test_a_capturing_stream_says_so():
+    seen = []
+    captured(lambda: seen.append(torch.cuda.is_current_stream_capturing()))
+    assert seen == [True]
+    assert not torch.cuda.is_current_stream_capturing()
+
+
+def test_a_graphs_memory_is_in_a_pool_of_its_own_until_it_goes():
+    gc.collect()
+    torch.cuda.empty_cache()
+    reserved = torch.cuda.memory_reserved()
+    graph, result = captured(lambda: torch.ones(1 << 20, device="cuda") * 2 + 1)
+    pool = graph.pool()
+    in_pool = torch.cuda.memory_snapshot(pool)
+    assert {segment["segment_pool_id"] for segment in in_pool} == {pool}
+    held = torch.cuda.memory_allocated()
+    graph.replay()
+    assert torch.cuda.memory_allocated() == held
+    del result
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() > reserved  # the graph will need it again
+    del graph
+    gc.collect()
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() == reserved
+
+
+def test_graphs_can_share_a_pool():
+    pool = torch.cuda.graph_pool_handle()
+    first, second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(first, pool=pool):
+        x = torch.ones(4, device="cuda")
+    with torch.cuda.graph(second, pool=pool):
+        y = x * 3
+    assert first.pool() == second.pool() == pool
+    first.replay()
+    second.replay()
+    assert y.tolist() == [3, 3, 3, 3]
+
+
+def test_a_dump_names_the_ops(tmp_path):
+    graph, _ = captured(lambda: torch.ones(2, device="cuda").mul_(2))
+    graph.debug_dump(str(tmp_path / "graph.dot"))
+    assert "aten.mul_" in (tmp_path / "graph.dot").read_text()
+
+
+@pytest.mark.skipif(not hasattr(torch.accelerator, "Graph"), reason="torch 2.13 has it")
+def test_the_accelerators_graph_is_the_same():
+    graph, x = torch.accelerator.Graph(), torch.zeros(2, device="cuda")
+    with torch.Stream("cuda"), graph:
+        x += 1
+    graph.replay()
+    assert x.tolist() == [1, 1]
