@@ -1,4 +1,4 @@
-"""CUDA graphs: what is captured is not done, what is replayed is done again, in the same tensors."""
+"""CUDA graphs: what is captured is not done, and each replay does it, in the same tensors."""
 
 import gc
 
@@ -72,6 +72,7 @@ def step(layers, optimizer, batch):
 
 def test_a_whole_training_step_replayed_is_the_training_run():
     batches = [torch.randn(5, 4, device="cuda") for _ in range(4)]
+
     def trained():  # one step, so that the optimizer has its state before the capture
         layers = network()
         optimizer = torch.optim.Adam(layers.parameters(), lr=0.1, capturable=True)
@@ -140,10 +141,11 @@ def test_wrong_use_reads_as_on_the_card(text):
 
 def test_a_graph_is_captured_once():
     graph, _ = captured(lambda: torch.zeros(1, device="cuda"))
-    with pytest.raises(RuntimeError, match="already owns a captured graph"):
-        captured_again = torch.cuda.graph(graph)
-        with captured_again:
-            pass
+    with (
+        pytest.raises(RuntimeError, match="already owns a captured graph"),
+        torch.cuda.graph(graph),
+    ):
+        pass
     graph.reset()
     with pytest.raises(RuntimeError, match="without a preceding successful capture"):
         graph.replay()

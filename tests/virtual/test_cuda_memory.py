@@ -35,7 +35,9 @@ def test_what_is_allocated_in_a_pool_stays_in_it():
     assert segment["allocated_size"] == inside.nbytes
     assert len(torch.cuda.memory_snapshot()) == 2
     key = "_".join(map(str, pool.id))
-    assert torch.cuda.memory_stats()[f"reserved_bytes_by_private_pools.{key}.all.current"] == 20 * MIB
+    assert (
+        torch.cuda.memory_stats()[f"reserved_bytes_by_private_pools.{key}.all.current"] == 20 * MIB
+    )
     del inside, outside
 
 

@@ -79,7 +79,8 @@ def test_every_public_name_is_there_and_those_without_arguments_run(module, tmp_
                     with contextlib.suppress(RuntimeError), result:
                         pass
         except NotImplementedError as refused:
-            assert str(refused).endswith("."), (name, refused)  # in a sentence
+            if not str(refused).endswith("."):  # a sentence does
+                wrong[name] = refused
         except RuntimeError as error:
             if "not compiled with CUDA" in str(error) or "dummy" in str(error):
                 wrong[name] = error

@@ -92,7 +92,8 @@ print(json.dumps([
     copies[0] is x, [str(c.device) for c in copies], copies[2].tolist() == x.tolist(),
     [p.tolist() for p in parts], [p.tolist() for p in sized], [str(p.device) for p in sized],
     whole.get_device(), whole.tolist(), host.is_cpu,
-    coalesced[0][0] is x, [t.tolist() for t in coalesced[1]], [t.get_device() for t in coalesced[1]],
+    coalesced[0][0] is x, [t.tolist() for t in coalesced[1]],
+    [t.get_device() for t in coalesced[1]],
     coalesced[1][0]._version, added.tolist(),
 ]))
 """)
@@ -143,7 +144,8 @@ print(json.dumps([
     assert found == [
         "device of broadcasted tensor must appear as the first on devices list",
         "all tensors must be on devices[0]",
-        "given chunk sizes don't sum up to the tensor's size (sum(chunk_sizes) == 4, but expected 5)",
+        "given chunk sizes don't sum up to the tensor's size (sum(chunk_sizes) == 4, but expected "
+        "5)",
         "Expected all input tensors to be CUDA tensors, but tensor at index 0 has device 'cpu'",
         "Expected all input tensors to have the same number of dimensions, but tensor at index 1 "
         "has 2 dimensions, (expected 1)",
