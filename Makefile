@@ -2,13 +2,17 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test conformance test-cuda-build lint types clean
+.PHONY: demo test test-distributed conformance test-cuda-build lint types clean
 
 demo: .venv/installed
 	$(BIN)/anydevice devices
 
 test: lint types
 	$(BIN)/python -m pytest -q
+
+# The programs of several processes with four of them: meshes of two dimensions, four stages.
+test-distributed: .venv/installed
+	ANYDEVICE_TEST_RANKS=4 $(BIN)/python -m pytest -q tests/virtual/test_distributed.py
 
 # The virtual GPU against PyTorch's own databases, whole: about fifteen minutes on two cores.
 conformance: .venv/installed

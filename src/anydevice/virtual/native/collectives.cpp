@@ -272,13 +272,15 @@ class Backend final : public c10d::Backend {
     if (machine.hollow) {
       return hand_out(op, stream_.put([] {}), outputs);
     }
+    std::optional<DeviceIndex> first_used;
     if (nccl_ && !compared_ && !outputs.empty()) {
       compared_ = true;
-      stream_.put([group = group_, gpu = outputs.front().device().index()] {
-        group->compare_gpus(gpu);
-      });
+      first_used = outputs.front().device().index();
     }
-    auto checked = [group = group_, task = std::move(task)] {
+    auto checked = [group = group_, first_used, task = std::move(task)] {
+      if (first_used) {
+        group->compare_gpus(*first_used);
+      }
       group->refuse_shared_gpu();
       task();
     };

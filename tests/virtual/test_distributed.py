@@ -1,0 +1,61 @@
+"""Several processes, each with a virtual GPU of its own, launched by torchrun."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.virtual.own_process import run
+
+PROGRAMS = Path(__file__).with_name("distributed_programs")
+RANKS = int(os.environ.get("ANYDEVICE_TEST_RANKS", "2"))
+
+
+def launch(program: str, folder: Path, *options: str) -> list[tuple[int, dict[str, str]]]:
+    """For each rank, how many checks it made and the tracebacks of those that failed."""
+    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", str(RANKS), *options]
+    command = ["-m", "anydevice", "run", "--gpus", str(RANKS), *torchrun]
+    done = subprocess.run(
+        [sys.executable, *command, str(PROGRAMS / f"{program}.py")],
+        env=os.environ | {"REPORTS": str(folder), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(RANKS)]
+
+
+@pytest.mark.parametrize("program", ["collectives", "groups", "training", "sharding"])
+def test_all_ranks_agree(program: str, tmp_path: Path) -> None:
+    reports = launch(program, tmp_path)
+    failures = [text for _, failed in reports for text in failed.values()]
+    assert not failures, "\n".join(failures)
+    assert all(checks > 0 for checks, _ in reports)
+
+
+def test_torchrun_starts_all_ranks_again_when_one_has_died(tmp_path: Path) -> None:
+    reports = launch("restarting", tmp_path, "--max-restarts", "1")
+    assert [attempt for attempt, _ in reports] == [1] * RANKS
+
+
+def test_disabling_leaves_torch_distributed_as_it_was() -> None:
+    before, during, after = run(
+        """
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+
+def seen():
+    owners = (dist, dist.distributed_c10d, c10d, c10d.Backend, c10d.ProcessGroup)
+    return [dist.is_nccl_available(), *({n: id(v) for n, v in vars(o).items()} for o in owners)]
+
+before = seen()
+virtual.enable(2)
+during = dist.is_nccl_available()
+virtual.disable()
+print(json.dumps([before[0], during, seen() == before]))
+"""
+    )
+    assert (before, during, after) == (False, True, True)
