@@ -15,19 +15,19 @@ NO_EVENT = b""
 
 def names() -> dict[str, Any]:
     """What torch._C calls them."""
-    found = {"_cuda_ipc_collect": lambda: torch.ops.anydevice.release_received()}
-    for name in ("_to_dlpack", "_to_dlpack_versioned"):
-        found[name] = _settled(getattr(torch._C, name))
-    return found
+    return {"_cuda_ipc_collect": lambda: torch.ops.anydevice.release_received()}
 
 
 def attributes() -> Iterator[tuple[Any, str, Any]]:
-    """The methods of torch.UntypedStorage that torch.multiprocessing.reductions calls."""
+    """What torch.multiprocessing.reductions calls of torch.UntypedStorage, and DLPack."""
     yield torch.UntypedStorage, "_share_cuda_", share
     yield torch.UntypedStorage, "_new_shared_cuda", classmethod(receive)
     yield torch.UntypedStorage, "_release_ipc_counter_cuda", classmethod(release)
-    yield torch.utils.dlpack, "to_dlpack", torch._C._to_dlpack
-    yield torch, "to_dlpack", torch._C._to_dlpack
+    legacy, versioned = _settled(torch._C._to_dlpack), _settled(torch._C._to_dlpack_versioned)
+    for owner, name in ((torch._C, "_to_dlpack"), (torch.utils.dlpack, "to_dlpack")):
+        yield owner, name, legacy
+    yield torch, "to_dlpack", legacy
+    yield torch._C, "_to_dlpack_versioned", versioned
 
 
 def share(self: torch.UntypedStorage) -> tuple[Any, ...]:
