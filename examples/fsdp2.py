@@ -31,12 +31,14 @@ class Decoder(nn.Module):
         self.head = nn.Linear(WIDTH, WORDS)
 
     def forward(self, text: torch.Tensor) -> torch.Tensor:
-        """Scores of each next word."""
-        mask = nn.Transformer.generate_square_subsequent_mask(text.size(1), device=text.device)
-        hidden = self.words(text)
+        """The mean loss of saying each next word."""
+        said, next_words = text[:, :-1], text[:, 1:]
+        mask = nn.Transformer.generate_square_subsequent_mask(said.size(1), device=text.device)
+        hidden = self.words(said)
         for block in self.blocks:
             hidden = block(hidden, src_mask=mask, is_causal=True)
-        return self.head(hidden)
+        scores = self.head(hidden).flatten(0, 1)
+        return nn.functional.cross_entropy(scores.float(), next_words.flatten())
 
 
 def sharded(gpu: torch.device) -> Decoder:
@@ -66,8 +68,7 @@ def main() -> None:
     starts = torch.randint(WORDS, (16, 1), generator=generator)
     text = ((starts + torch.arange(33)) % WORDS).to(gpu)  # one word after another
     for step in range(STEPS):
-        scores = model(text[:, :-1])
-        loss = nn.functional.cross_entropy(scores.flatten(0, 1).float(), text[:, 1:].flatten())
+        loss = model(text)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -86,7 +87,7 @@ def main() -> None:
     set_model_state_dict(loaded, state)
     with torch.no_grad():
         same = torch.equal(loaded(text), model(text))
-    print(f"rank {rank}: the model that was loaded says the same: {same}", flush=True)
+    print(f"rank {rank}: the loaded model has the same loss: {same}", flush=True)
     print(
         f"rank {rank}: peak memory {torch.cuda.max_memory_allocated() / 2**20:.1f} MiB", flush=True
     )
