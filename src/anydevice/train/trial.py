@@ -217,6 +217,7 @@ class Trial:
             "seed": self.sets.seed,
             "optimizer": job.optimizer.state_dict() if job.optimizer else None,
             "scaler": job.scaler.state_dict() if job.scaler else None,
+            "skipped": int(job.skipped),
             "metrics": self.metrics.state() if job.batches else None,
             "callbacks": [c.state_dict() for c in self._with_state()],
         }
@@ -230,6 +231,7 @@ class Trial:
             take_up(self._with_optimizer(job), state["optimizer"])
         if state["scaler"] and job.scaler:
             job.scaler.load_state_dict(state["scaler"])
+        job.skipped = state["skipped"]
         if state["metrics"]:
             self.metrics.set_state(state["metrics"], self.device)
         for callback, kept in zip(self._with_state(), state["callbacks"], strict=False):
@@ -268,6 +270,8 @@ class Trial:
                 "empty, or a generator that is spent after one pass?"
             )
         record = {"epoch": self.epoch + 1, **self.metrics.read()}
+        if job.scaler:
+            record["skipped"], job.skipped = int(job.skipped), 0
         if "val" in self.sets.given:
             figures = self._measured(job, self.sets.named("val"))
             record |= {f"val_{name}": figure for name, figure in figures.items()}
