@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-distributed conformance test-cuda-build lint types clean
+.PHONY: demo test test-distributed conformance test-cuda-build test-ecosystem lint types clean
 
 demo: .venv/installed
 	$(BIN)/anydevice devices
@@ -26,6 +26,16 @@ test-cuda-build: build/cuda/installed
 build/cuda/installed: pyproject.toml
 	$(PYTHON) -m venv build/cuda
 	build/cuda/bin/python -m pip install --quiet torch==2.11.0 --editable '.[dev]'
+	@touch $@
+
+# Other people's packages, unmodified, on virtual GPUs: an environment of its own, about 2 GB.
+test-ecosystem: build/ecosystem/installed
+	build/ecosystem/bin/python -m pytest -q -rs tests/ecosystem
+
+build/ecosystem/installed: pyproject.toml constraints.txt tests/ecosystem/requirements.txt
+	$(PYTHON) -m venv build/ecosystem
+	build/ecosystem/bin/python -m pip install --quiet --constraint constraints.txt \
+		--editable '.[dev]' --requirement tests/ecosystem/requirements.txt
 	@touch $@
 
 lint: .venv/installed
