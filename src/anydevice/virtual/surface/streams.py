@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import time
 from typing import Any
 
@@ -88,14 +89,15 @@ class CudaEventBase(Event):  # type: ignore[misc]
 
     @classmethod
     def from_ipc_handle(cls, device: Any, handle: bytes) -> Any:
-        """An event of another process: whatever it marks is done."""
+        """An event of another process."""
         if len(handle) != HANDLE:
             raise RuntimeError(
                 f"cudaIpcEventHandle_t expects byte-like object of size {HANDLE}, "
                 f"but got {len(handle)}"
             )
         event = cls(interprocess=True)
-        event._create(torch.device(device))
+        event._device = torch.device(device)
+        (event._recorded,) = struct.unpack_from("d", handle)
         return event
 
     def ipc_handle(self) -> bytes:
@@ -104,7 +106,7 @@ class CudaEventBase(Event):  # type: ignore[misc]
             raise cuda_error(1, "invalid argument", "cudaErrorInvalidValue")
         if self._device is None:
             self._create(torch.device("cuda", torch.cuda.current_device()))
-        return id(self).to_bytes(HANDLE, "little")
+        return struct.pack("d", self._recorded).ljust(HANDLE, b"\0")  # one clock for all processes
 
     def _create(self, device: torch.device) -> None:
         self._device = device

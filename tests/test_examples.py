@@ -1,0 +1,46 @@
+"""Each example runs by the line at its top, and says something."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+IS_SAID = {
+    "devices_and_mismatches": "layer(x) is on cuda:1",
+    "mixed_precision": "outputs  torch.float16  weights torch.float32",
+    "data_parallel": "A batch of 30 over 4 GPUs:",
+    "two_networks_two_gpus": "wide  on cuda:1",
+}
+
+
+def line_at_the_top(example: Path) -> str:
+    found = re.search(r"^(?:\w+=\S+ )*anydevice .*$", example.read_text("utf-8"), re.MULTILINE)
+    assert found, f"{example.name} has no line that runs it"
+    return found.group()
+
+
+def run(example: Path) -> subprocess.CompletedProcess[str]:
+    words = shlex.split(line_at_the_top(example))
+    assert words[0] == "anydevice"
+    return subprocess.run(
+        [sys.executable, "-m", *words],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
+def test_an_example_runs_by_the_line_at_its_top(example: Path) -> None:
+    done = run(example)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert IS_SAID.get(example.stem, "") in done.stdout
+    assert len(done.stdout.splitlines()) >= 3
