@@ -15,6 +15,7 @@ from anydevice.virtual.surface import history
 POOLS = ("all", "small_pool", "large_pool")
 FIGURES = ("current", "peak", "allocated", "freed")
 PINNED = ("allocations", "allocated_bytes", "active_requests", "active_bytes")
+BY_POOL = "reserved_bytes_by_private_pools"
 NO_TIME = {"total": 0, "max": 0, "min": 0, "count": 0, "avg": 0}
 
 _raw: dict[int, torch.Tensor] = {}  # by address, what caching_allocator_alloc() handed out
@@ -83,14 +84,20 @@ def _statistics(device: int) -> dict[str, Any]:
         for part in path:
             level = level.setdefault(part, {})
         level[last] = figure
-    nested["reserved_bytes_by_private_pools"] = {
+    if BY_POOL in str(torch.cuda.memory.memory_stats.__doc__):  # from torch 2.13 on
+        nested[BY_POOL] = _reserved_by_pool(device)
+    return nested
+
+
+def _reserved_by_pool(device: int) -> dict[tuple[int, int], Any]:
+    pools = json.loads(core.library().anydevice_memory_private_pools(device))
+    return {
         (first, second): {
             pool: dict(zip(FIGURES, numbers[4 * i : 4 * i + 4], strict=True))
             for i, pool in enumerate(POOLS)
         }
-        for first, second, *numbers in json.loads(library.anydevice_memory_private_pools(device))
+        for first, second, *numbers in pools
     }
-    return nested
 
 
 def _snapshot(wanted: tuple[int, ...] | None = None) -> dict[str, Any]:
