@@ -26,10 +26,12 @@ if TYPE_CHECKING:
     from anydevice.devices.place import place as place
     from anydevice.devices.placement import placement as placement
     from anydevice.devices.report import devices as devices
+    from anydevice.train.trial import Trial as Trial
     from anydevice.virtual.machine import virtual_gpus as virtual_gpus
 
 _HOME = {
     "DeviceNotFound": "devices.choose",
+    "Trial": "train.trial",
     "cpu": "devices.choose",
     "current": "devices.choose",
     "gpu": "devices.choose",

@@ -88,6 +88,15 @@ def test_every_precision_trains(network, data, virtual_gpu, precision):
     assert torch.get_float32_matmul_precision() == "highest"
 
 
+def test_steps_that_half_precision_skips_are_counted(network, data, virtual_gpu):
+    trial = Trial(network, sgd, "cross_entropy").to("cuda:0", "fp16").with_generators(data)
+    trial.job.scaler = torch.amp.GradScaler("cuda", init_scale=2.0**40)
+    before = weights(copy.deepcopy(network))
+    history = trial.run(1, verbose=False)
+    assert history[0]["skipped"] == 2
+    assert all(map(torch.equal, weights(network), before))
+
+
 def test_evaluate_measures_all_samples_alike(network, data, device):
     x, y = data
     figures = Trial(network, None, "cross_entropy", metrics=["loss", "accuracy"]).to(device)

@@ -34,6 +34,7 @@ class Job:
     gradients: Callable[["Job", list[Any]], list[Result]] = lambda job, group: gradients(job, group)
     after_step: list[Hook] = field(default_factory=list)
     step: int = 0
+    skipped: Any = 0  # steps of this epoch whose scaled gradients were not finite
     batch: Any = None  # the last one, and what came of the step it was in
     results: list[Result] = field(default_factory=list)
     batches: int = 0  # of the epoch that is under way
@@ -78,6 +79,8 @@ def update(job: Job, optimizer: Optimizer) -> None:
         nn.utils.clip_grad_norm_(job.network.parameters(), job.clip_norm)
     if job.scaler:
         job.scaler.step(optimizer)
+        for infinite in job.scaler._found_inf_per_device(optimizer).values():
+            job.skipped = job.skipped + infinite  # stays on the device
         job.scaler.update()
     else:
         optimizer.step()

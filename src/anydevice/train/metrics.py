@@ -195,6 +195,8 @@ KNOWN: dict[str, Callable[[], Measure]] = {
 def _measure(wanted: Any) -> tuple[str, Measure]:
     if isinstance(wanted, tuple) and len(wanted) == 2 and isinstance(wanted[0], str):
         return wanted[0], _measure(wanted[1])[1]
+    if isinstance(wanted, Measure):
+        return type(wanted).__name__.lower(), wanted
     if isinstance(wanted, str):
         if wanted in KNOWN:
             return wanted, KNOWN[wanted]()

@@ -14,9 +14,11 @@ from torch.nn.parameter import is_lazy
 from anydevice.devices.choose import DeviceLike, exact, pick
 from anydevice.devices.move import move
 from anydevice.errors import UsageError
+from anydevice.train.adapt import recipe_of
 from anydevice.train.callbacks import Progress
 from anydevice.train.callbacks.moments import listeners, reactions
 from anydevice.train.checkpoint import Checkpoints, asked_to_end, read, take_up
+from anydevice.train.export import export
 from anydevice.train.fitting import Fitting
 from anydevice.train.forward import Step, forward_of, without_target
 from anydevice.train.history import History
@@ -65,6 +67,13 @@ class Trial:
         self._job: Job | None = None
         self._keeper: Keeper | None = None
         self.sets = Sets(_home(network))
+
+    @classmethod
+    def of(cls, module: nn.Module, **options: Any) -> Self:
+        """A module that has `training_step` and `configure_optimizers`, as it is."""
+        recipe = recipe_of(module)
+        callbacks = [*recipe.pop("callbacks"), *options.pop("callbacks", ())]
+        return cls(module, callbacks=callbacks, **{**recipe, **options})
 
     # ---- what it is given ----
 
@@ -167,6 +176,16 @@ class Trial:
                 output = _answer(self.network, batch)
             yield move(output, "cpu")
 
+    def export(self, path: str | Path, example: Any = None, device: DeviceLike = "cpu") -> Path:
+        """Writes the network for use without anydevice: `torch.export.load(path).module()(x)`.
+
+        `example` is a batch of inputs; without one, the first training batch is.
+        """
+        if example is None:
+            batch = next(iter(self.sets.named("train")))
+            example = tuple(batch[:-1]) if isinstance(batch, (tuple, list)) else batch
+        return export(self.network, example, Path(path), pick(device))
+
     def save(self, folder: str | Path) -> Path:
         """Keeps the trial in a folder, from which `Trial.load` makes it again."""
         checkpoints = Checkpoints(Path(folder), keep=1)
@@ -198,6 +217,7 @@ class Trial:
             "seed": self.sets.seed,
             "optimizer": job.optimizer.state_dict() if job.optimizer else None,
             "scaler": job.scaler.state_dict() if job.scaler else None,
+            "skipped": int(job.skipped),
             "metrics": self.metrics.state() if job.batches else None,
             "callbacks": [c.state_dict() for c in self._with_state()],
         }
@@ -211,6 +231,7 @@ class Trial:
             take_up(self._with_optimizer(job), state["optimizer"])
         if state["scaler"] and job.scaler:
             job.scaler.load_state_dict(state["scaler"])
+        job.skipped = state["skipped"]
         if state["metrics"]:
             self.metrics.set_state(state["metrics"], self.device)
         for callback, kept in zip(self._with_state(), state["callbacks"], strict=False):
@@ -249,6 +270,8 @@ class Trial:
                 "empty, or a generator that is spent after one pass?"
             )
         record = {"epoch": self.epoch + 1, **self.metrics.read()}
+        if job.scaler:
+            record["skipped"], job.skipped = int(job.skipped), 0
         if "val" in self.sets.given:
             figures = self._measured(job, self.sets.named("val"))
             record |= {f"val_{name}": figure for name, figure in figures.items()}

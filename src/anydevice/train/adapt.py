@@ -1,0 +1,148 @@
+"""Modules that know how they are trained, as Lightning's and d2l's do: taken as they are."""
+
+import inspect
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from anydevice.errors import UsageError
+from anydevice.train.callbacks.schedule import Schedule
+from anydevice.train.forward import Result
+from anydevice.train.metrics import Loss, Measure
+
+LOGGING = ("log", "log_dict", "plot")
+
+
+def recipe_of(module: nn.Module) -> dict[str, Any]:
+    """What `Trial(module, …)` takes, from the module's own methods."""
+    if not hasattr(module, "training_step") or not hasattr(module, "configure_optimizers"):
+        raise UsageError(
+            "expected a module with training_step and configure_optimizers, got "
+            f"{type(module).__name__}: give Trial(network, optimizer, loss) instead."
+        )
+    optimizer, schedules = _optimizer_of(module.configure_optimizers())  # type: ignore[operator]
+    step = Steps(module)
+    metrics = ["loss", ("logged", step.logged)]
+    return {"optimizer": optimizer, "step": step, "metrics": metrics, "callbacks": schedules}
+
+
+class Steps:
+    """`training_step` while training, `validation_step` while measuring."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.logged = Logged()
+        training: Any = module.training_step
+        self._training, self._measuring = training, getattr(module, "validation_step", training)
+        self._index = 0
+
+    def __call__(self, network: nn.Module, batch: Any) -> Any:
+        """The loss of one batch; what the module logs on the way is averaged over the epoch."""
+        method = self._training if network.training else self._measuring
+        with self._heard():
+            made = method(batch, self._index) if _takes_two(method) else method(batch)
+        self._index += 1
+        loss = made["loss"] if isinstance(made, dict) else made
+        if loss is None and not network.training:  # it only logs
+            loss = torch.full((), math.nan)
+        return loss
+
+    @contextmanager
+    def _heard(self) -> Iterator[None]:
+        """The module's own ways to log, which need its framework's trainer, come to us."""
+
+        def log(name: str, value: Any, *_: Any, **__: Any) -> None:
+            validates = not self.module.training
+            self.logged.hear(name.removeprefix("val_") if validates else name, value)
+
+        def log_dict(values: dict[str, Any], *_: Any, **__: Any) -> None:
+            for name, value in values.items():
+                log(name, value)
+
+        attributes = vars(self.module)
+        before = {name: attributes[name] for name in LOGGING if name in attributes}
+        attributes.update(log=log, log_dict=log_dict, plot=log)
+        try:
+            yield
+        finally:
+            for name in LOGGING:
+                del attributes[name]
+            attributes.update(before)
+
+
+class Logged(Measure):
+    """What a module logs: means over the samples, and metrics that compute themselves."""
+
+    def __init__(self) -> None:
+        self.means: dict[str, Loss] = {}
+        self.metrics: dict[str, Any] = {}
+        self._pending: dict[str, Any] = {}
+
+    def hear(self, name: str, value: Any) -> None:
+        """Take in what is logged during one batch, whose size is known after it."""
+        self._pending[name] = value
+
+    def reset(self, device: torch.device) -> None:  # noqa: D102
+        self.means.clear()
+        self._device = device
+        for metric in self.metrics.values():
+            metric.reset()
+        self.metrics.clear()
+
+    def update(self, result: Result) -> None:  # noqa: D102
+        for name, value in self._pending.items():
+            if hasattr(value, "compute"):
+                self.metrics[name] = value
+                continue
+            if name not in self.means:
+                self.means[name] = Loss()
+                self.means[name].reset(self._device)
+            figure = torch.as_tensor(value, dtype=torch.float32).detach()
+            self.means[name].add(figure.to(self._device, non_blocking=True), result.size)
+        self._pending.clear()
+
+    def value(self) -> dict[str, Any]:  # noqa: D102
+        computed = {name: metric.compute() for name, metric in self.metrics.items()}
+        return {name: mean.value() for name, mean in self.means.items()} | computed
+
+    def state(self) -> dict[str, Any]:  # noqa: D102
+        return {name: mean.state() for name, mean in self.means.items()}
+
+    def set_state(self, state: dict[str, Any], device: torch.device) -> None:  # noqa: D102
+        self._device = device
+        for name, kept in state.items():
+            self.means[name] = Loss()
+            self.means[name].set_state(kept, device)
+
+
+def _optimizer_of(configured: Any) -> tuple[Optimizer, list[Schedule]]:
+    """Whatever shape configure_optimizers() gives its optimizer and its schedule."""
+    schedules: Any = []
+    if isinstance(configured, dict):
+        schedules = configured.get("lr_scheduler", [])
+        configured = configured["optimizer"]
+    elif isinstance(configured, tuple) and len(configured) == 2:
+        configured, schedules = configured
+    several = configured if isinstance(configured, (list, tuple)) else [configured]
+    if len(several) != 1 or not isinstance(several[0], Optimizer):
+        raise UsageError(
+            f"expected configure_optimizers to give one optimizer, got {configured!r}: train a "
+            "module with several by a loop of your own."
+        )
+    schedules = schedules if isinstance(schedules, (list, tuple)) else [schedules]
+    return several[0], [_schedule(given) for given in schedules]
+
+
+def _schedule(given: Any) -> Schedule:
+    how = given if isinstance(given, dict) else {"scheduler": given}
+    each, watch = how.get("interval", "epoch"), how.get("monitor", "val_loss")
+    return Schedule(lambda optimizer: how["scheduler"], each, watch)
+
+
+def _takes_two(method: Callable[..., Any]) -> bool:
+    return len(inspect.signature(method).parameters) > 1
