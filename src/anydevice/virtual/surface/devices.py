@@ -19,6 +19,19 @@ WHEEL = "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120"  # what PyTorch's own is built f
 # torch::utils::set_requires_device_init(c10::DeviceType, bool)
 SET_REQUIRES_DEVICE_INIT = "_ZN5torch5utils24set_requires_device_initEN3c1010DeviceTypeEb"
 WARP = 32
+CUDA_ERRORS = {
+    0: "no error",
+    1: "invalid argument",
+    2: "out of memory",
+    3: "initialization error",
+    100: "no CUDA-capable device is detected",
+    101: "invalid device ordinal",
+    400: "invalid resource handle",
+    700: "an illegal memory access was encountered",
+    719: "unspecified launch failure",
+    900: "operation not permitted when stream is capturing",
+    901: "operation failed due to a previous error during capture",
+}
 
 
 def names(gpus: int, gpu: Card) -> dict[str, Any]:
@@ -149,7 +162,7 @@ def cudart() -> Any:
     return SimpleNamespace(
         cudaError=CudaError,
         cudaMemGetInfo=memory_info,
-        cudaGetErrorString=lambda code: "no error" if code == 0 else f"error {code}",
+        cudaGetErrorString=lambda code: CUDA_ERRORS.get(code, "unrecognized error code"),
         cudaProfilerStart=nothing,
         cudaProfilerStop=nothing,
         cudaHostRegister=nothing,

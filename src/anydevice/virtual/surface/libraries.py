@@ -1,4 +1,4 @@
-"""The libraries that a CUDA build carries: cuDNN, whose ops native/kernels writes from others."""
+"""The libraries that a CUDA build carries: cuDNN, cuSPARSELt; native/kernels has their ops."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 CUDNN = (9, 19, 0)
 CUDNN_NUMBER = 91900
+CUSPARSELT_NUMBER = 800
 BLAS_HANDLE = 0x1000
 SOLVER_HANDLE = 0x2000
 
@@ -31,9 +32,18 @@ cudnn = SimpleNamespace(
 )
 
 
+# Of a product: the best algorithm, its split, how it splits, and the number of algorithms.
+cusparselt = SimpleNamespace(
+    getVersionInt=lambda: CUSPARSELT_NUMBER,
+    mm_search=lambda *arguments: (0, 1, -1, 0),
+)
+
+
 def names() -> dict[str, Any]:
     """What torch._C calls them."""
     return {
+        "_has_cusparselt": True,
+        "_cusparselt": cusparselt,
         "_has_cudnn": True,
         "_cudnn": cudnn,
         "_cuda_getCurrentBlasHandle": lambda: BLAS_HANDLE,
@@ -44,8 +54,9 @@ def names() -> dict[str, Any]:
 
 
 def attributes() -> Iterator[tuple[Any, str, Any]]:
-    """What torch.backends.cudnn found out when it was imported."""
+    """What torch.backends found out when it was imported."""
     import torch.backends.cudnn.rnn
+    import torch.backends.cusparselt as sparse
 
     module: Any = torch.backends.cudnn
     rnn: Any = torch.backends.cudnn.rnn
@@ -53,3 +64,9 @@ def attributes() -> Iterator[tuple[Any, str, Any]]:
     yield module.m, "_init", lambda: True
     yield module.m, "__cudnn_version", CUDNN_NUMBER
     yield rnn.m, "_cudnn", cudnn
+    c, backends = vars(torch._C), vars(torch.backends)
+    limit = c["_cuda_get_cudnn_benchmark_limit"], c["_cuda_set_cudnn_benchmark_limit"]
+    yield type(module), "benchmark_limit", backends["ContextProp"](*limit)
+    yield sparse, "_cusparselt", cusparselt
+    yield sparse, "__cusparselt_version", CUSPARSELT_NUMBER
+    yield sparse, "_init", lambda: True

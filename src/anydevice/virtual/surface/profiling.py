@@ -54,7 +54,15 @@ def attributes() -> Iterator[tuple[Any, str, Any]]:
             say_once("The profiler's CUDA times are the CPU's: nothing runs on a real GPU.")
         return configuration(state, *options)
 
+    begin = autograd.profiler.profile.__init__
+
+    def with_cpu(self: Any, *arguments: Any, **options: Any) -> None:
+        if options.get("use_device") == "cuda":
+            options["use_cpu"] = True  # the GPU's time is found beside the CPU's
+        begin(self, *arguments, **options)
+
     activities = autograd._supported_activities() | {torch.profiler.ProfilerActivity.CUDA}
     yield torch.autograd, "_supported_activities", lambda: activities
     yield torch.cuda.nvtx, "_nvtx", nvtx
     yield torch.autograd.profiler, "ProfilerConfig", profiler_config
+    yield torch.autograd.profiler.profile, "__init__", with_cpu
