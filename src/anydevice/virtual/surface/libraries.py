@@ -64,9 +64,10 @@ def attributes() -> Iterator[tuple[Any, str, Any]]:
     yield module.m, "_init", lambda: True
     yield module.m, "__cudnn_version", CUDNN_NUMBER
     yield rnn.m, "_cudnn", cudnn
-    c, backends = vars(torch._C), vars(torch.backends)
-    limit = c["_cuda_get_cudnn_benchmark_limit"], c["_cuda_set_cudnn_benchmark_limit"]
-    yield type(module), "benchmark_limit", backends["ContextProp"](*limit)
+    c: Any = torch._C
+    backends: Any = torch.backends
+    limit = c._cuda_get_cudnn_benchmark_limit, c._cuda_set_cudnn_benchmark_limit
+    yield type(module), "benchmark_limit", backends.ContextProp(*limit)
     yield sparse, "_cusparselt", cusparselt
     yield sparse, "__cusparselt_version", CUSPARSELT_NUMBER
     yield sparse, "_init", lambda: True
