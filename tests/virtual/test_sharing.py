@@ -126,8 +126,11 @@ def test_a_network_learns_in_two_processes_at_once(tmp_path):
             network = torch.nn.Linear(3, 1, device="cuda").share_memory()
             mp.spawn(learn, (network,), nprocs=2)
             print((network(torch.ones(1, 3, device="cuda")) - 2).abs().item() < 0.1)
+            del network
+            torch.cuda.ipc_collect()
+            print(torch.cuda.memory_allocated())
         """,
-    ) == ["True"]
+    ) == ["True", "0"]
 
 
 def test_workers_of_a_loader_return_tensors_on_the_gpu(tmp_path):

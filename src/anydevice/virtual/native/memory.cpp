@@ -189,20 +189,23 @@ OwnedBlock take(size_t size, DeviceIndex device) {
 
 // A hollow GPU's tensors are where the card would have them, so that no two have the same address;
 // behind it is nothing to read.
-void* hollow_address(const anydevice::Block& block) {
-  const auto* counted = static_cast<const Block*>(block.counted);
-  return counted ? reinterpret_cast<void*>(CachingAllocator::address(counted)) : nullptr;
+void* address_of(const anydevice::Block& block) {
+  if (!machine.hollow || !block.counted) {
+    return block.bytes.get();
+  }
+  return reinterpret_cast<void*>(
+      CachingAllocator::address(static_cast<const Block*>(block.counted)));
 }
 
 c10::DataPtr hand_out(OwnedBlock block, c10::DataPtr bytes) {
-  void* data = machine.hollow ? hollow_address(*block) : bytes.get();
+  block->bytes = std::move(bytes);
+  void* data = address_of(*block);
   const Device device(c10::kCUDA, block->device);
   if (block->counted) {
     tell_profiler(data,
                   static_cast<int64_t>(CachingAllocator::size(static_cast<Block*>(block->counted))),
                   block->device);
   }
-  block->bytes = std::move(bytes);
   return {data, block.release(), &release_block, device};
 }
 
@@ -215,9 +218,10 @@ void give_back(anydevice::Block& block) {
   }
   auto* counted = static_cast<Block*>(block.counted);
   const auto rounded = static_cast<int64_t>(CachingAllocator::size(counted));
+  void* data = address_of(block);
   of(block.device).free(counted);
   tell_history(block.device);
-  tell_profiler(block.bytes.get(), -rounded, block.device);
+  tell_profiler(data, -rounded, block.device);
   report({Event::release, "free", static_cast<int64_t>(block.size), block.device, -1});
 }
 

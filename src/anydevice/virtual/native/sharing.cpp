@@ -6,6 +6,8 @@
 #include <map>
 #include <mutex>
 #include <tuple>
+#include <unordered_set>
+#include <utility>
 
 namespace anydevice {
 namespace {
@@ -118,6 +120,7 @@ c10::StorageImpl& storage_of(const at::Tensor& whole) {
 using Address = std::tuple<std::string, int64_t, int64_t>;  // file, where the bytes are, the receivers
 
 Address send(const at::Tensor& whole) {
+  release_received();
   auto& storage = storage_of(whole);
   auto& piece = shared_piece(storage);
   piece.receivers() += 1;
@@ -139,18 +142,48 @@ void settle(const at::Tensor& tensor) {
 struct Received {
   std::shared_ptr<SharedFile> file;
   size_t receivers;
+  bool held = true;
 };
+
+struct AllReceived {
+  std::mutex mutex;
+  std::unordered_set<Received*> storages;
+};
+
+AllReceived& all_received() {
+  static auto* instance = new AllReceived();
+  return *instance;
+}
 
 void let_go(const SharedFile& file, size_t receivers) {
   *reinterpret_cast<Receivers*>(file.at(receivers)) -= 1;
 }
 
-void release_received_storage(void* context) {
+void let_go(Received& received) {
+  if (std::exchange(received.held, false)) {
+    let_go(*received.file, received.receivers);
+  }
+}
+
+void forget_received(void* context) {
   if (machine.forked) {
     return;
   }
   const std::unique_ptr<Received> received(static_cast<Received*>(context));
-  let_go(*received->file, received->receivers);
+  const std::lock_guard<std::mutex> lock(all_received().mutex);
+  all_received().storages.erase(received.get());
+  let_go(*received);
+}
+
+// A process that ends frees few of its tensors. The memory stays mapped for those who still use it.
+void let_go_of_all() {
+  if (machine.forked) {
+    return;
+  }
+  const std::lock_guard<std::mutex> lock(all_received().mutex);
+  for (auto* received : all_received().storages) {
+    let_go(*received);
+  }
 }
 
 at::Tensor receive(
@@ -164,9 +197,13 @@ at::Tensor receive(
       ? reinterpret_cast<void*>(received_addresses | reinterpret_cast<uintptr_t>(file->at(offset)))
       : file->at(offset);
   auto* received = new Received{std::move(file), static_cast<size_t>(receivers)};
+  {
+    const std::lock_guard<std::mutex> lock(all_received().mutex);
+    all_received().storages.insert(received);
+  }
   auto storage = c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), size,
-      c10::DataPtr(data, received, &release_received_storage, there), allocator(),
+      c10::DataPtr(data, received, &forget_received, there), allocator(),
       /*resizable=*/false);
   storage->set_received_cuda(true);
   auto whole = at::empty({0}, at::TensorOptions().dtype(at::kByte).device(there));
@@ -183,6 +220,7 @@ TORCH_LIBRARY_FRAGMENT(anydevice, m) {
   m.def("receive_storage(str handle, int offset, int receivers, int size, int device) -> Tensor",
         TORCH_FN(receive));
   m.def("release_unreceived(str handle, int receivers) -> ()", TORCH_FN(release_unreceived));
+  m.def("let_go_of_all() -> ()", TORCH_FN(let_go_of_all));
   m.def("release_received() -> bool", TORCH_FN(release_received));
 }
 

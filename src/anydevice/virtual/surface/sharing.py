@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
+from multiprocessing.util import Finalize, register_after_fork
 from typing import Any
 
 import torch
@@ -54,6 +56,7 @@ def receive(
     event_sync_required: bool,
 ) -> torch.UntypedStorage:
     """The same memory in this process."""
+    _let_go_at_the_end()
     arguments = (handle.decode(), offset, receivers, size, device)
     received: torch.Tensor = torch.ops.anydevice.receive_storage(*arguments)
     return received.untyped_storage()
@@ -62,6 +65,18 @@ def receive(
 def release(cls: type, counter: bytes, receivers: int) -> None:
     """Sent once more to one who has it: the sender need not wait for this one."""
     torch.ops.anydevice.release_unreceived(counter.decode(), receivers)
+
+
+@cache
+def _let_go_at_the_end() -> None:
+    """A process that ends frees few of its tensors; without this their senders would wait on."""
+
+    def arrange(_: object) -> None:
+        Finalize(None, torch.ops.anydevice.let_go_of_all, exitpriority=0)
+
+    arrange(None)
+    # A child forgets what was arranged while its arguments arrived, before it began.
+    register_after_fork(arrange, arrange)
 
 
 def _settled(export: Any) -> Any:
