@@ -1,6 +1,7 @@
 // The allocator at the CUDA key, in two layers: caching_allocator.h says what the card would do and
 // whether it has the memory; the bytes themselves are plain host memory (none when hollow).
 #include "memory.h"
+#include "blocks.h"
 #include "slab.h"
 
 #include <c10/core/AllocatorConfig.h>
@@ -190,11 +191,13 @@ OwnedBlock take(size_t size, DeviceIndex device) {
 // A hollow GPU's tensors are where the card would have them, so that no two have the same address;
 // behind it is nothing to read.
 void* address_of(const anydevice::Block& block) {
-  if (!machine.hollow || !block.counted) {
+  if (!machine.hollow || block.size == 0) {
     return block.bytes.get();
   }
+  static std::atomic<uint64_t> uncounted_addresses{first_address(max_gpus)};
   return reinterpret_cast<void*>(
-      CachingAllocator::address(static_cast<const Block*>(block.counted)));
+      block.counted ? CachingAllocator::address(static_cast<const Block*>(block.counted))
+                    : uncounted_addresses.fetch_add(round_up(block.size, 512)));
 }
 
 c10::DataPtr hand_out(OwnedBlock block, c10::DataPtr bytes) {

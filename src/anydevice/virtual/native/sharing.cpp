@@ -191,8 +191,8 @@ at::Tensor receive(
   check_usable();
   auto file = SharedFile::open(handle);
   const Device there(c10::kCUDA, static_cast<DeviceIndex>(device));
-  // Above all that the allocators of hollow GPUs hand out.
-  constexpr uint64_t received_addresses = uint64_t{1} << 46;
+  // Where no process has anything.
+  constexpr uint64_t received_addresses = uint64_t{1} << 47;
   void* data = machine.hollow
       ? reinterpret_cast<void*>(received_addresses | reinterpret_cast<uintptr_t>(file->at(offset)))
       : file->at(offset);
