@@ -11,6 +11,7 @@ from anydevice.errors import UsageError
 from anydevice.version import __version__
 
 if TYPE_CHECKING:
+    from anydevice import data as data
     from anydevice import virtual as virtual
     from anydevice.devices.choose import DeviceNotFound as DeviceNotFound
     from anydevice.devices.choose import cpu as cpu
@@ -46,7 +47,7 @@ _HOME = {
     "placement": "devices.placement",
     "virtual_gpus": "virtual.machine",
 }
-_ROOMS = ("devices", "virtual")  # devices is called, too: ad.devices()
+_ROOMS = ("data", "devices", "virtual")  # devices is called, too: ad.devices()
 
 __all__ = ["UsageError", "__version__", *_HOME, *_ROOMS]
 
