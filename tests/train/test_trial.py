@@ -199,6 +199,24 @@ def test_an_error_in_a_callback_names_it(network, data):
     assert caught.value.__notes__ == ["raised in the callback Broken.on_step, epoch 1"]
 
 
+def test_an_epoch_that_was_broken_off_is_begun_anew(network, data):
+    class BreaksOff(Callback):
+        broken = False
+
+        def on_step(self, trial):
+            if not self.broken:
+                self.broken = True
+                raise InterruptedError
+
+    trial = Trial(network, "adam", "cross_entropy", metrics=["loss"], callbacks=[BreaksOff()])
+    trial.with_generators(data, batch_size=10)
+    with pytest.raises(InterruptedError):
+        trial.run(1, verbose=False)
+    trial.run(1, verbose=False)
+    assert trial.metrics.measures["loss"].samples == 130
+    assert trial.job.step == 1 + 13
+
+
 # ---- wrong use ----
 
 

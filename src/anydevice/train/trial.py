@@ -138,7 +138,7 @@ class Trial:
         callbacks = [*self.callbacks, *([Progress()] if verbose else []), *keeper]
         react = reactions(callbacks, self)
         job.after_step = [react["on_step"]] if listeners(callbacks, "on_step") else []
-        self.stopped = False
+        self.stopped, job.batches = False, 0  # an epoch that was broken off is begun anew
         with self._settings():
             if self._keeper:
                 self._keeper.go_on(self)
