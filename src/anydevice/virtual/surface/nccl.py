@@ -102,11 +102,12 @@ def new_backend(name: str, store: Any, rank: int, size: int, timeout: timedelta)
     """The native backend, whose gloo meets those of the other ranks in `store`."""
     options = c10d.ProcessGroupGloo._Options()
     options._devices = [_network()]
-    options._timeout = timeout
+    options._timeout = max(timeout, TIMEOUT)  # NCCL's is for collectives, not for meeting
     options._threads = 1  # the native backend asks for one thing after another
     options.global_ranks_in_group = list(range(size))  # splitting counts on them
     group = c10d.ProcessGroup(store, rank, size)
     gloo = c10d.ProcessGroupGloo(_not_met_before(store, size), rank, size, options)
+    gloo.set_timeout(timeout)
     group._register_backend(torch.device("cpu"), c10d.ProcessGroup.BackendType.GLOO, gloo)
     torch.ops.anydevice.add_backend(group.boxed(), name)
     return group._get_backend(torch.device("cuda"))
