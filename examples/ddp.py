@@ -1,8 +1,8 @@
 """Data parallel training: each process trains on its share of every batch, on a GPU of its own.
 
-    anydevice run --gpus 2 -m torch.distributed.run --nproc-per-node 2 examples/ddp.py
+  anydevice run --gpus 2 -m torch.distributed.run --standalone --nproc-per-node 2 examples/ddp.py
 
-On a machine with two GPUs: torchrun --nproc-per-node 2 examples/ddp.py
+On a machine with two GPUs: torchrun --standalone --nproc-per-node 2 examples/ddp.py
 """
 
 import os

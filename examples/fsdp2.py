@@ -1,8 +1,8 @@
 """Sharded training: each process keeps its share of the weights, and gathers a layer while it runs.
 
-    anydevice run --gpus 2 -m torch.distributed.run --nproc-per-node 2 examples/fsdp2.py
+  anydevice run --gpus 2 -m torch.distributed.run --standalone --nproc-per-node 2 examples/fsdp2.py
 
-On a machine with two GPUs: torchrun --nproc-per-node 2 examples/fsdp2.py
+On a machine with two GPUs: torchrun --standalone --nproc-per-node 2 examples/fsdp2.py
 """
 
 import os

@@ -15,8 +15,8 @@ RANKS = int(os.environ.get("ANYDEVICE_TEST_RANKS", "2"))
 
 def launch(program: str, folder: Path, *options: str) -> list[tuple[int, dict[str, str]]]:
     """For each rank, how many checks it made and the tracebacks of those that failed."""
-    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", str(RANKS), *options]
-    command = ["-m", "anydevice", "run", "--gpus", str(RANKS), *torchrun]
+    torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS), *options]
+    command = ["-m", "anydevice", "run", "--gpus", str(RANKS), "-m", *torchrun]
     done = subprocess.run(
         [sys.executable, *command, str(PROGRAMS / f"{program}.py")],
         env=os.environ | {"REPORTS": str(folder), "OMP_NUM_THREADS": "1"},

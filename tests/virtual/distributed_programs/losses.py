@@ -59,7 +59,7 @@ def _sgd(module):
 def _train(module, optimizer, mine, mean):
     losses = []
     for batch, target in zip(*batches(), strict=True):
-        loss = mse_loss(module(mine(batch).to(GPU)), mine(target).to(GPU))
+        loss = mse_loss(module(mine(batch).to(GPU)).float(), mine(target).to(GPU))
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
