@@ -16,6 +16,8 @@ IS_SAID = {
     "mixed_precision": "outputs  torch.float16  weights torch.float32",
     "data_parallel": "A batch of 30 over 4 GPUs:",
     "two_networks_two_gpus": "wide  on cuda:1",
+    "ddp": "all ranks have the same weights: True",
+    "fsdp2": "the loaded model has the same loss: True",
 }
 
 

@@ -27,6 +27,28 @@ def attributes() -> Iterator[tuple[Any, str, Any]]:
         yield nccl.c10d.Backend, name, value
 
 
+def without_values() -> Iterator[tuple[Any, str, Any]]:
+    """On hollow GPUs: ranks cannot read from each other whether their networks are alike."""
+    import torch.distributed as dist
+
+    if not dist.is_available():
+        return
+    import torch.nn.parallel.distributed as parallel
+
+    unpack: Any = dist.distributed_c10d._tensor_to_object
+
+    def unpack_from_host(tensor: torch.Tensor, *arguments: Any) -> Any:
+        if tensor.is_cuda:
+            raise NotImplementedError(
+                "hollow GPUs have no values, and an object is sent as values: send objects in a "
+                'group for the CPU, new_group(backend="gloo").'
+            )
+        return unpack(tensor, *arguments)
+
+    yield parallel, "_verify_param_shape_across_processes", lambda *arguments: None
+    yield dist.distributed_c10d, "_tensor_to_object", unpack_from_host
+
+
 def names() -> dict[str, Any]:
     """What torch._C calls them."""
 

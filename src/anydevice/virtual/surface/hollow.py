@@ -13,6 +13,7 @@ import torch
 from anydevice.notices import say_once
 from anydevice.virtual import core
 from anydevice.virtual.events import user_line
+from anydevice.virtual.surface import distributed
 
 
 def attributes() -> Iterator[tuple[Any, str, Any]]:
@@ -29,6 +30,7 @@ def attributes() -> Iterator[tuple[Any, str, Any]]:
     yield torch._tensor_str, "_str", without_values
     yield torch, "save", _saving(torch.save)
     yield torch.serialization, "save", torch.save
+    yield from distributed.without_values()
 
 
 def _saving(save: Any) -> Any:
