@@ -132,6 +132,30 @@ def test_views_share_one_storage_and_set_makes_more_of_them():
     assert other.untyped_storage()._cdata == base[1:].untyped_storage()._cdata
 
 
+def test_memory_that_was_sent_is_free_again_once_it_is_let_go_of_and_more_is_sent():
+    before = torch.cuda.memory_allocated()
+    for _ in range(3):
+        storage = torch.ones(1000, device="cuda").untyped_storage()
+        received = Storage._new_shared_cuda(*storage._share_cuda_())
+        part = storage[4:8]
+        assert torch.cuda.memory_allocated() - before == 4096
+        part.fill_(0)
+        assert received[:12].tolist() == [0, 0, 128, 63, 0, 0, 0, 0, 0, 0, 128, 63]
+        del part, storage
+        assert torch.cuda.memory_allocated() - before == 4096
+        del received
+    torch.cuda.ipc_collect()
+    assert torch.cuda.memory_allocated() == before
+
+
+def test_a_slice_of_a_storage_stays_its_memory_when_that_is_sent():
+    storage = Storage([1, 2, 3], device="cuda")
+    part = storage[1:]
+    storage._share_cuda_()
+    storage[1] = 9
+    assert part.tolist() == [9, 3]
+
+
 def test_data_can_be_swapped_under_a_tensor():
     tensor = torch.ones(3)
     tensor.data = torch.zeros(2, device="cuda")

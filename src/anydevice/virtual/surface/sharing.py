@@ -22,6 +22,14 @@ def names() -> dict[str, Any]:
 
 def attributes() -> Iterator[tuple[Any, str, Any]]:
     """What torch.multiprocessing.reductions calls of torch.UntypedStorage, and DLPack."""
+    item: Any = torch.UntypedStorage.__getitem__
+
+    def getitem(self: torch.UntypedStorage, index: Any) -> Any:
+        if isinstance(index, slice) and self.device.type == "cuda":
+            torch.ops.anydevice.settle_storage(whole(self))
+        return item(self, index)
+
+    yield torch.UntypedStorage, "__getitem__", getitem
     yield torch.UntypedStorage, "_share_cuda_", share
     yield torch.UntypedStorage, "_new_shared_cuda", classmethod(receive)
     yield torch.UntypedStorage, "_release_ipc_counter_cuda", classmethod(release)
@@ -80,7 +88,7 @@ def _let_go_at_the_end() -> None:
 
 
 def _settled(export: Any) -> Any:
-    """DLPack hands out addresses: a tensor that is sent to a process later must not move then."""
+    """DLPack hands out addresses, as slices do: what is sent later must not move then."""
 
     def exported(tensor: torch.Tensor, *arguments: Any, **options: Any) -> Any:
         if isinstance(tensor, torch.Tensor) and tensor.is_cuda:
