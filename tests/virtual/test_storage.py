@@ -3,6 +3,7 @@
 import copy
 import io
 import pickle
+from multiprocessing.reduction import ForkingPickler
 
 import numpy as np
 import pytest
@@ -146,6 +147,14 @@ def test_memory_that_was_sent_is_free_again_once_it_is_let_go_of_and_more_is_sen
         del received
     torch.cuda.ipc_collect()
     assert torch.cuda.memory_allocated() == before
+
+
+def test_an_event_may_be_sent_to_another_process():
+    event = torch.cuda.Event(interprocess=True)
+    event.record()
+    sent = pickle.loads(ForkingPickler.dumps(event))
+    assert type(sent) is torch.cuda.Event
+    assert sent.query()
 
 
 def test_a_slice_of_a_storage_stays_its_memory_when_that_is_sent():

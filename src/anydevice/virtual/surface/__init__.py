@@ -96,6 +96,7 @@ def show_attributes(gpu: Card, *, without_values: bool) -> None:
     if not issubclass(torch.cuda.streams.Stream, torch._C._CudaStreamBase):
         for name in DERIVED:
             _derive_anew(name)
+        sharing.send_events()
     defaults.remember()
 
 

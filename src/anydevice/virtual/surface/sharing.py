@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from multiprocessing.reduction import ForkingPickler
 from multiprocessing.util import Finalize, register_after_fork
 from typing import Any
 
@@ -38,6 +39,13 @@ def attributes() -> Iterator[tuple[Any, str, Any]]:
         yield owner, name, legacy
     yield torch, "to_dlpack", legacy
     yield torch._C, "_to_dlpack_versioned", versioned
+
+
+def send_events() -> None:
+    """torch.multiprocessing knows the class of events that there was when it was imported."""
+    from torch.multiprocessing.reductions import reduce_event
+
+    ForkingPickler.register(torch.cuda.Event, reduce_event)
 
 
 def share(self: torch.UntypedStorage) -> tuple[Any, ...]:
