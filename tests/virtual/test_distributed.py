@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from tests.virtual.own_process import run
 
+from anydevice.virtual import meeting
+
 PROGRAMS = Path(__file__).with_name("distributed_programs")
 ENABLING = ("hollow",)  # programs that call virtual.enable() themselves
 RANKS = int(os.environ.get("ANYDEVICE_TEST_RANKS", "2"))
@@ -35,6 +37,22 @@ def test_all_ranks_agree(program: str, tmp_path: Path) -> None:
     failures = [text for _, failed in reports for text in failed.values()]
     assert not failures, "\n".join(failures)
     assert all(checks > 0 for checks, _ in reports)
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        (["-m", "torch.distributed.run", "train.py"], {"PET_LOCAL_ADDR": "127.0.0.1"}),
+        (["/usr/bin/torchrun", "train.py"], {"PET_LOCAL_ADDR": "127.0.0.1"}),
+        (["train.py"], {}),
+    ],
+)
+def test_ranks_meet_on_a_machine_whose_name_leads_nowhere(
+    program: list[str], expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PET_LOCAL_ADDR", raising=False)
+    monkeypatch.setattr("socket.getfqdn", lambda: "nowhere.invalid")
+    assert meeting.environment(program) == expected
 
 
 def test_torchrun_starts_all_ranks_again_when_one_has_died(tmp_path: Path) -> None:

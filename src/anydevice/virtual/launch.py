@@ -84,6 +84,7 @@ def parse(words: list[str]) -> Order | None:
 
 def prepare(order: Order) -> dict[str, str]:
     """The environment that gives a Python its virtual GPUs; wrong use comes up here."""
+    from anydevice.virtual import meeting
     from anydevice.virtual.machine import machine
 
     gpus = int(order.gpus) if order.gpus.isascii() and order.gpus.isdecimal() else order.gpus
@@ -97,6 +98,7 @@ def prepare(order: Order) -> dict[str, str]:
     before = os.environ.get("PYTHONPATH")
     return {
         **os.environ,
+        **meeting.environment(order.python),
         "PYTHONPATH": os.pathsep.join([str(INHERIT), *([before] if before else [])]),
         "ANYDEVICE_VIRTUAL": json.dumps(asked),
         "ANYDEVICE_MAIN": str(os.getpid()),
