@@ -94,6 +94,16 @@ def test_a_whole_training_step_replayed_is_the_training_run():
     assert replayed == plain
 
 
+@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")
+def test_an_optimizer_that_cannot_be_captured_says_so():
+    layers = network()
+    optimizer = torch.optim.Adam(layers.parameters())
+    step(layers, optimizer, torch.randn(5, 4, device="cuda"))
+    with pytest.raises(RuntimeError, match="capturable"):
+        captured(optimizer.step)
+
+
+@pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream")
 def test_graphed_callables_give_the_modules_results_and_gradients():
     graphed, plain = network(), network()
     torch.cuda.make_graphed_callables(graphed, (torch.randn(5, 4, device="cuda"),))

@@ -162,6 +162,7 @@ torch::CppFunction composed() {
 // ---- waiting (waiting.cpp): the host waits for the device ----
 
 void refuse_while_capturing();
+bool is_capturing();  // a CUDA graph, in this thread
 
 // set_sync_debug_mode() speaks of copies and streams, and passes over devices and events.
 enum class Wait { quietly, audibly };

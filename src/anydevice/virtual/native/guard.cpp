@@ -101,6 +101,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     wait_for_collectives();
     wait_for("cudaStreamSynchronize", of.device_index(), Wait::audibly);
   }
+  bool isStreamCapturing(const c10::Stream&) const { return is_capturing(); }  // not in torch 2.11
   void synchronizeDevice(DeviceIndex device) const override {
     wait_for_collectives();
     wait_for("cudaDeviceSynchronize", device, Wait::quietly);

@@ -12,6 +12,8 @@ thread_local Capture capture = Capture::none;
 
 }  // namespace
 
+bool is_capturing() { return capture != Capture::none; }
+
 void refuse_while_capturing() {
   if (C10_LIKELY(capture == Capture::none)) {
     return;
@@ -37,7 +39,7 @@ void wait_for(const char* op, int device, Wait how) {
 ANYDEVICE_API int anydevice_sync_debug_mode() { return sync_debug_mode; }
 ANYDEVICE_API void anydevice_set_sync_debug_mode(int mode) { sync_debug_mode = mode; }
 
-ANYDEVICE_API int anydevice_capturing() { return capture != Capture::none; }
+ANYDEVICE_API int anydevice_capturing() { return is_capturing(); }
 ANYDEVICE_API void anydevice_begin_capture() { capture = Capture::running; }
 // Whether every call during the capture was one that can be captured.
 ANYDEVICE_API int anydevice_end_capture() {
