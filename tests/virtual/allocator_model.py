@@ -80,7 +80,7 @@ class Model:
 
     def __post_init__(self) -> None:
         self.segments: list[Segment] = []
-        self.next_address = 0x7F0000000000
+        self.next_address = 1 << 42
         self.fraction: float | None = None
         self.searches = {True: 0, False: 0}
         self.counts = dict.fromkeys(("retries", "ooms", "syncs", "device_alloc", "device_free"), 0)
