@@ -36,6 +36,9 @@ void check_ordinal(DeviceIndex device) {
   if (C10_LIKELY(device >= 0 && device < machine.gpus)) {
     return;
   }
+  if (machine.gpus == 0) {
+    refuse_left_behind();
+  }
   constexpr int invalid_device = 101;  // cudaErrorInvalidDevice
   throw_cuda_error(invalid_device, "invalid device ordinal",
                    "GPU device may be out of range, do you have enough GPUs?");
@@ -53,7 +56,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 
   Device getDevice() const override { return {c10::kCUDA, here().device}; }
   void setDevice(Device device) const override {
-    if (device.has_index()) {
+    if (device.has_index() && machine.gpus > 0) {  // views of what outlived its GPU come here too
       set_current_device(device.index());
     }
   }

@@ -80,17 +80,17 @@ Tensor efficient_zero_tensor(
 void resize(c10::TensorImpl& tensor, IntArrayRef size, at::OptionalIntArrayRef stride) {
   const auto item = tensor.dtype().itemsize();
   const auto offset = tensor.storage_offset();
-  size_t bytes = 0;
+  const auto bytes = stride
+      ? at::detail::computeStorageNbytes(size, *stride, item, offset)
+      : at::detail::computeStorageNbytesContiguous(size, item, offset);
+  auto& storage = *tensor.unsafe_storage().unsafeGetStorageImpl();
+  if (c10::multiply_integers(size) > 0 && bytes > storage.nbytes()) {
+    reallocate(storage, bytes);  // first, since there may be no memory
+  }
   if (stride) {
     tensor.set_sizes_and_strides(size, *stride);
-    bytes = at::detail::computeStorageNbytes(size, *stride, item, offset);
   } else {
     tensor.set_sizes_contiguous(size);
-    bytes = at::detail::computeStorageNbytesContiguous(size, item, offset);
-  }
-  auto& storage = *tensor.unsafe_storage().unsafeGetStorageImpl();
-  if (tensor.numel() > 0 && bytes > storage.nbytes()) {
-    reallocate(storage, bytes);
   }
 }
 

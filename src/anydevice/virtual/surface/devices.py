@@ -98,6 +98,7 @@ def attributes(gpu: Card) -> Iterator[tuple[Any, str, Any]]:
         yield torch.cuda, name, getattr(torch._C, source)
     yield torch.cuda, "_cached_device_count", None
     yield torch.cuda, "default_generators", ()
+    yield torch.cuda, "_get_device_properties", None  # until torch.cuda is initialised
     yield torch.version, "cuda", CUDA_VERSION
 
 
