@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-distributed conformance test-cuda-build test-ecosystem lint types clean
+.PHONY: demo test test-distributed stress conformance test-cuda-build test-ecosystem lint types clean
 
 demo: .venv/installed
 	$(BIN)/anydevice devices
@@ -13,6 +13,10 @@ test: lint types
 # The programs of several processes with four of them: meshes of two dimensions, four stages.
 test-distributed: .venv/installed
 	ANYDEVICE_TEST_RANKS=4 $(BIN)/python -m pytest -q tests/virtual/test_distributed.py
+
+# GPUs that come and go beside threads and forks, 200 rounds: about ten minutes on two cores.
+stress: .venv/installed
+	$(BIN)/python -m tests.virtual.stress --rounds 200 --seed 0
 
 # The virtual GPU against PyTorch's own databases, whole: about fifteen minutes on two cores.
 conformance: .venv/installed

@@ -1,7 +1,7 @@
 """What `anydevice run` adds to the start of a program: python benchmarks/run_start.py
 
-A program that imports torch and makes one tensor, by itself and under `anydevice run`, in turns; each
-in a fresh process. The library is built before. The figure is the difference of the medians.
+A program that imports torch and makes one tensor, by itself and under `anydevice run`, in turns,
+each in a fresh process. The library is built before. The figure is the difference of the medians.
 """
 
 import statistics

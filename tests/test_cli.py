@@ -41,6 +41,11 @@ def test_devices_for_an_issue() -> None:
     assert any(line.startswith("torch: ") for line in lines)
 
 
+def test_run_is_among_the_commands_and_has_help_of_its_own() -> None:
+    assert "An unmodified program, on GPUs that are not there" in anydevice("--help").stdout
+    assert "--memory SIZE" in anydevice("run", "--help").stdout
+
+
 def test_version() -> None:
     assert anydevice("--version").stdout.startswith("anydevice 0.")
 

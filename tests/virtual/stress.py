@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 STEPS = 12
 LIMIT_S = 120
@@ -139,10 +140,9 @@ class Round:
         import threading
 
         def quietly() -> None:
-            try:
+            # The GPUs went, or others are there.
+            with suppress(RuntimeError, AssertionError, AttributeError, ValueError):
                 work()
-            except (RuntimeError, AssertionError, AttributeError, ValueError):
-                pass  # the GPUs went, or others are there
 
         threads = [threading.Thread(target=quietly) for _ in range(3)]
         for thread in threads:

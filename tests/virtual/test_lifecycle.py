@@ -9,13 +9,15 @@ from .own_process import run
 
 SNAPSHOT = '''
 import types
-import torch.cuda.graphs, torch.cuda.memory, torch.cuda.nccl, torch.cuda.streams, torch.backends.cudnn.rnn
+import torch.cuda.graphs, torch.cuda.memory, torch.cuda.nccl, torch.cuda.streams
+import torch.backends.cudnn.rnn
 import anydevice as ad
 
 def snapshot():
     """Every attribute of torch.cuda, torch._C, torch.backends and their parts, by identity."""
-    found, waiting = {}, [("torch", torch), ("torch._C", torch._C), ("torch.version", torch.version),
-        ("torch._tensor_str", torch._tensor_str), ("torch.UntypedStorage", torch.UntypedStorage)]
+    found, waiting = {}, [("torch", torch), ("torch._C", torch._C),
+        ("torch.version", torch.version), ("torch._tensor_str", torch._tensor_str),
+        ("torch.UntypedStorage", torch.UntypedStorage)]
     waiting += [(name, module) for name, module in sys.modules.items()
                 if name.startswith(("torch.cuda", "torch.backends", "torch.accelerator"))]
     for owner, thing in waiting:
@@ -29,8 +31,9 @@ def snapshot():
 def state():
     """What can be asked of PyTorch without a GPU."""
     cuda = torch.cuda
-    return [cuda.is_available(), cuda.device_count(), cuda.is_initialized(), len(cuda._queued_calls),
-        torch.accelerator.is_available(), torch.get_default_device().type, torch._C._get_default_device(),
+    return [cuda.is_available(), cuda.device_count(), cuda.is_initialized(),
+        len(cuda._queued_calls), torch.accelerator.is_available(),
+        torch.get_default_device().type, torch._C._get_default_device(),
         torch._C._is_multithreading_enabled(), torch.backends.cudnn.is_available(),
         torch._C._dispatch_has_kernel_for_dispatch_key("aten::mm", "CUDA"),
         torch.get_rng_state().sum().item(), str(torch.ones(2)), torch.is_autocast_enabled("cuda")]
@@ -63,7 +66,8 @@ try:
 except (AssertionError, RuntimeError) as error:
     message = str(error)
 print(json.dumps([
-    sorted(name for name in whole.keys() | now.keys() if whole.get(name, 0) is not now.get(name, 1)),
+    sorted(name for name in whole.keys() | now.keys()
+           if whole.get(name, 0) is not now.get(name, 1)),
     asked, state(), message]))
 """)
     assert changed == []
@@ -88,8 +92,8 @@ every = [lambda: x + 1, lambda: x.sum(), lambda: print(x), lambda: grown.sum().b
          lambda: x.add_(1), lambda: x.clone(), lambda: torch.empty_like(x), lambda: x.resize_(9)]
 for work in every:
     refuse(work)
-home = [x.cpu().tolist(), turned.to("cpu").tolist(), x[1].cpu().tolist(), grown.detach().cpu().sum().item(),
-        torch.empty(2, 3).copy_(x).tolist()]
+home = [x.cpu().tolist(), turned.to("cpu").tolist(), x[1].cpu().tolist(),
+        grown.detach().cpu().sum().item(), torch.empty(2, 3).copy_(x).tolist()]
 with ad.virtual_gpus(1, "t4", hollow=True):
     kept = torch.ones(3, device="cuda")
     refuse(lambda: x * 2)  # its GPU is gone for good, and so is its number

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 SUITE = """
@@ -36,6 +38,26 @@ def test_a_suite_with_tests_for_gpus_runs_them(tmp_path: Path) -> None:
     assert "2 passed" in done.stdout, done.stdout
     one = pytest_on("--virtual-gpus", "1", folder=tmp_path)
     assert "1 passed, 1 skipped" in one.stdout
+
+
+def test_each_worker_of_xdist_has_the_gpus(tmp_path: Path) -> None:
+    pytest.importorskip("xdist")
+    (tmp_path / "conftest.py").write_text("import torch\nassert torch.cuda.device_count() == 2")
+    (tmp_path / "test_suite.py").write_text(SUITE)
+    done = pytest_on("--virtual-gpus", "2:t4", "-n", "2", folder=tmp_path)
+    assert "2 passed" in done.stdout, done.stdout
+
+
+def test_torch_is_loaded_with_the_gpus_in_place(tmp_path: Path) -> None:
+    """So that torch.cuda is what it is on a CUDA build, as under `anydevice run`."""
+    (tmp_path / "test_suite.py").write_text(
+        "import torch.cuda.streams\n"
+        "def test_bases():\n"
+        "    assert torch.cuda.Stream.__mro__[1].__name__ == 'CudaStreamBase'\n"
+        "    assert torch.cuda._exchange_device is torch._C._cuda_exchangeDevice\n"
+    )
+    done = pytest_on("--virtual-gpus", "1", folder=tmp_path)
+    assert "1 passed" in done.stdout, done.stdout
 
 
 def test_without_the_option_nothing_changes(tmp_path: Path) -> None:

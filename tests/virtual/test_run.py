@@ -39,9 +39,10 @@ print(json.dumps([__name__, __file__, sys.argv, sys.path[0], os.getcwd(),
                   vars(parser.parse_args()), [path for path in sys.path if "inherit" in path]]))
 import neighbour, torch
 torch.manual_seed(0)
-print(json.dumps([torch.cuda.is_available(), torch.cuda.device_count(), torch.cuda.get_device_name(),
-                  torch.cuda.mem_get_info()[1], neighbour.NAME, torch.version.cuda is not None,
-                  issubclass(torch.cuda.Stream, torch.Stream), torch.rand(1, device="cuda").item()]))
+from torch import cuda
+print(json.dumps([cuda.is_available(), cuda.device_count(), cuda.get_device_name(),
+                  cuda.mem_get_info()[1], neighbour.NAME, torch.version.cuda is not None,
+                  issubclass(cuda.Stream, torch.Stream), torch.rand(1, device="cuda").item()]))
 """,
     )
     script = os.path.join("sub", "program.py")
