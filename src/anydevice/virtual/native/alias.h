@@ -10,7 +10,7 @@ namespace anydevice {
 
 inline Device host() { return machine.hollow ? Device(c10::kMeta) : Device(c10::kCPU); }
 
-// A tensor that outlived its GPUs, and its bytes as a CPU tensor (without bytes, if they were hollow).
+// A tensor that outlived its GPUs, and its bytes as a CPU tensor (none, if they were hollow).
 bool is_left_behind(const at::Tensor& tensor);
 at::Tensor bytes_on_host(const at::Tensor& tensor);
 

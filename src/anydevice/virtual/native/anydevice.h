@@ -46,6 +46,7 @@ extern Machine machine;
 
 DeviceIndex current_device();  // of this thread
 void set_current_device(DeviceIndex device);
+void go_back_to(DeviceIndex device) noexcept;  // the GPUs may have gone or changed since
 int64_t current_stream(DeviceIndex device);
 void set_current_stream(DeviceIndex device, int64_t stream);
 int64_t new_stream(DeviceIndex device, int priority);  // the next of the pool, as c10::cuda numbers them

@@ -62,7 +62,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
   void uncheckedSetDevice(Device device) const noexcept override {
     if (device.has_index()) {
-      here().device = device.index();
+      go_back_to(device.index());
     }
   }
   Device exchangeDevice(Device device) const override {
@@ -151,6 +151,12 @@ DeviceIndex current_device() { return here().device; }
 void set_current_device(DeviceIndex device) {
   check_ordinal(device);
   here().device = device;
+}
+
+void go_back_to(DeviceIndex device) noexcept {
+  if (device < machine.gpus) {
+    here().device = device;
+  }
 }
 
 int64_t current_stream(DeviceIndex device) { return here().stream[device < 0 ? here().device : device]; }

@@ -32,7 +32,7 @@ class OnDevice {
   explicit OnDevice(std::optional<Device> device) : before_(current_device()) {
     set_current_device(index_of(device));
   }
-  ~OnDevice() { set_current_device(before_); }
+  ~OnDevice() { go_back_to(before_); }
   OnDevice(const OnDevice&) = delete;
   OnDevice& operator=(const OnDevice&) = delete;
 
