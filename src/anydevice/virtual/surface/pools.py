@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from ctypes import byref, c_int64
@@ -68,13 +69,13 @@ def begin(device: int, pool: PoolId) -> None:
     """From here on this thread allocates from the pool."""
     library = core.library()
     library.anydevice_memory_retain_pool(core.refuse_absent(device), *_ints(pool), 0, 0)
-    _before.setdefault((device, pool), []).append(_in_use(device))
+    _before.of.setdefault((device, pool), []).append(_in_use(device))
     library.anydevice_memory_use_pool(device, *_ints(pool))
 
 
 def end(device: int, pool: PoolId) -> None:
     """This thread allocates again from where it did before."""
-    before = _before.get((device, pool)) or [(0, 0)]
+    before = _before.of.get((device, pool)) or [(0, 0)]
     core.library().anydevice_memory_use_pool(core.refuse_absent(device), *_ints(before.pop()))
 
 
@@ -107,7 +108,14 @@ def names() -> dict[str, Any]:
     }
 
 
-_before: dict[tuple[int, PoolId], list[PoolId]] = {}
+class _Before(threading.local):
+    """What each thread allocated from before it began to use a pool."""
+
+    def __init__(self) -> None:
+        self.of: dict[tuple[int, PoolId], list[PoolId]] = {}
+
+
+_before = _Before()
 
 
 def _in_use(device: int) -> PoolId:
