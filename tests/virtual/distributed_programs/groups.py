@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+import torch.distributed._symmetric_memory as symmetric_memory
 from checks import GPU, RANK, RANKS, begin, check, equal, error_of, on_gpu, run_all
 from torch.distributed.device_mesh import init_device_mesh
 
@@ -82,6 +83,14 @@ def nccls_errors():
     }
     for text, cause in cases.items():
         assert text in error_of(cause)[1], (text, error_of(cause))
+
+
+@check
+def what_only_real_gpus_have():
+    begin()
+    kind, text = error_of(lambda: symmetric_memory.rendezvous(on_gpu(1), dist.group.WORLD))
+    equal(kind, "NotImplementedError")
+    assert "symmetric memory" in text, text
 
 
 @check

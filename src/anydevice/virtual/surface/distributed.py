@@ -23,6 +23,8 @@ def attributes() -> Iterator[tuple[Any, str, Any]]:
         yield owner, "default_pg_nccl_timeout", nccl.TIMEOUT
     yield dist.distributed_c10d, "_NCCL_AVAILABLE", True
     yield nccl.c10d.ProcessGroup, "_register_backend", _registering_gloo(nccl)
+    for name in ("empty_strided_p2p", "rendezvous"):
+        yield nccl.c10d._SymmetricMemory, name, staticmethod(_refuse_symmetric_memory)
     for name, value in nccl.methods().items():
         yield nccl.c10d.Backend, name, value
 
@@ -59,6 +61,12 @@ def names() -> dict[str, Any]:
         return major << 32 | minor << 16 | patch
 
     return {"_nccl_version": version, "_nccl_version_suffix": lambda: b""}
+
+
+def _refuse_symmetric_memory(*arguments: Any, **options: Any) -> None:
+    raise NotImplementedError(
+        "symmetric memory is what real GPUs map from each other; virtual ones have collectives."
+    )
 
 
 def _registering_gloo(nccl: Any) -> Any:
