@@ -40,6 +40,12 @@ build/ecosystem/installed: pyproject.toml constraints.txt tests/ecosystem/requir
 	$(PYTHON) -m venv build/ecosystem
 	build/ecosystem/bin/python -m pip install --quiet --constraint constraints.txt \
 		--editable '.[dev]' --requirement tests/ecosystem/requirements.txt
+	mkdir -p build/ecosystem/sources
+	build/ecosystem/bin/python -m pip download --quiet --no-deps --no-build-isolation \
+		--no-binary :all: --dest build/ecosystem/sources --constraint tests/ecosystem/requirements.txt \
+		accelerate pytorch-ignite
+	for source in build/ecosystem/sources/*.tar.gz; do \
+		tar -xzf $$source -C build/ecosystem/sources || exit 1; done
 	@touch $@
 
 lint: .venv/installed

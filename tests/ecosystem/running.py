@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
 QUIET = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
@@ -21,15 +22,15 @@ def both(program: str, *words: str, gpus: int = 1) -> tuple[Any, Any]:
     return report(there.result()), report(here.result())
 
 
-def on_gpus(*words: str, gpus: int = 1, **environment: str) -> str:
+def on_gpus(*words: str, gpus: int = 1, folder: Path = ROOT) -> str:
     """What a program prints on virtual GPUs."""
     run = ["-m", "anydevice", "run", "--gpus", str(gpus), "--gpu", "t4"]
-    return _printed([sys.executable, *run, *words], environment)
+    return _printed([sys.executable, *run, *words], folder)
 
 
-def on_cpu(*words: str, **environment: str) -> str:
+def on_cpu(*words: str) -> str:
     """What it prints without them."""
-    return _printed([sys.executable, *words], environment)
+    return _printed([sys.executable, *words], ROOT)
 
 
 def report(printed: str) -> Any:
@@ -43,10 +44,12 @@ def reports(printed: str) -> list[Any]:
     return [json.loads(line) for line in printed.splitlines() if line.startswith('{"')]
 
 
-def _printed(command: list[str], environment: dict[str, str]) -> str:
+def _printed(command: list[str], folder: Path) -> str:
+    beside = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     done = subprocess.run(
         command,
-        env={**os.environ, **QUIET, **environment},
+        cwd=folder,
+        env={**os.environ, **QUIET, "PATH": beside},  # where torchrun and accelerate are
         capture_output=True,
         text=True,
         check=False,
