@@ -41,7 +41,8 @@ def report(printed: str) -> Any:
 
 def reports(printed: str) -> list[Any]:
     """The lines of JSON that a program's processes print."""
-    return [json.loads(line) for line in printed.splitlines() if line.startswith('{"')]
+    lines = printed.replace('}{"', '}\n{"').splitlines()  # two processes, one line
+    return [json.loads(line) for line in lines if line.startswith('{"')]
 
 
 def _printed(command: list[str], folder: Path) -> str:

@@ -1,5 +1,7 @@
 """The tests that accelerate and pytorch-ignite ship with their sources, for GPUs among others."""
 
+import os
+
 import pytest
 from tests.ecosystem.running import ROOT, on_gpus
 
@@ -22,7 +24,7 @@ def passes(package: str, *words: str) -> None:
     (folder,) = SOURCES.glob(f"{package}-*/") if SOURCES.exists() else [None]
     if folder is None:
         pytest.skip("make test-ecosystem brings the sources")
-    plain = ["-q", "-p", "no:cacheprovider", "--rootdir", str(folder)]
+    plain = ["-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", str(folder)]
     printed = on_gpus("-m", "pytest", *plain, *words, gpus=2, folder=folder)
     assert " passed" in printed.splitlines()[-1], printed
 
