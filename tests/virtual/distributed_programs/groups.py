@@ -31,6 +31,14 @@ def groups_of_some():
 
 
 @check
+def a_name_that_comes_again_with_other_members():
+    begin()
+    dist.new_group([0])
+    begin()
+    equal(in_all(dist.new_group(list(range(RANKS)))), RANKS)
+
+
+@check
 def begun_at_once_on_a_device_and_split():
     begin(None, device_id=GPU)
     equal(dist.get_backend(), "nccl")

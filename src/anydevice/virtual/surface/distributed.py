@@ -78,8 +78,9 @@ def _registering_gloo(nccl: Any) -> Any:
         gloo = getattr(backend, "wrapped_pg", backend)
         if device.type == "cuda" and isinstance(gloo, c10d.ProcessGroupGloo):
             store = c10d.PrefixStore("cuda by gloo/", group.get_group_store())
-            timeout = gloo.options._timeout
-            backend = nccl.new_backend("gloo", store, group.rank(), group.size(), timeout)
+            how, place = gloo.options, (group.rank(), group.size())
+            members = how.global_ranks_in_group
+            backend = nccl.new_backend("gloo", store, *place, how._timeout, members)
             kind = c10d.ProcessGroup.BackendType.CUSTOM
         register(group, device, kind, backend)
 

@@ -4,6 +4,7 @@ What it makes are native backends (native/collectives.cpp) around a gloo of thei
 """
 
 import os
+from collections.abc import Sequence
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -68,7 +69,8 @@ class ProcessGroupNCCL(metaclass=_ByName):
             timeout = options
         elif options is not None:
             timeout = options._timeout
-        return new_backend("nccl", store, rank, size, timeout)
+        members = getattr(options, "global_ranks_in_group", ())
+        return new_backend("nccl", store, rank, size, timeout, members)
 
     @staticmethod
     def get_build_nccl_version() -> tuple[int, int, int]:
@@ -98,25 +100,31 @@ def methods() -> dict[str, Any]:
     }
 
 
-def new_backend(name: str, store: Any, rank: int, size: int, timeout: timedelta) -> Any:
-    """The native backend, whose gloo meets those of the other ranks in `store`."""
+def new_backend(
+    name: str, store: Any, rank: int, size: int, timeout: timedelta, members: Sequence[int]
+) -> Any:
+    """The native backend, whose gloo meets those of the other members in `store`."""
     options = c10d.ProcessGroupGloo._Options()
     options._devices = [_network()]
     options._timeout = max(timeout, TIMEOUT)  # NCCL's is for collectives, not for meeting
     options._threads = 1  # the native backend asks for one thing after another
     options.global_ranks_in_group = list(range(size))  # splitting counts on them
     group = c10d.ProcessGroup(store, rank, size)
-    gloo = c10d.ProcessGroupGloo(_not_met_before(store, size), rank, size, options)
+    gloo = c10d.ProcessGroupGloo(_not_met_before(store, size, members), rank, size, options)
     gloo.set_timeout(timeout)
     group._register_backend(torch.device("cpu"), c10d.ProcessGroup.BackendType.GLOO, gloo)
     torch.ops.anydevice.add_backend(group.boxed(), name)
     return group._get_backend(torch.device("cuda"))
 
 
-def _not_met_before(store: Any, size: int) -> Any:
-    """NCCL can be initialised again under torchrun, where gloo finds addresses of the last time."""
-    times_met = (store.add("arrivals", 1) - 1) // size
-    return c10d.PrefixStore(f"meeting {times_met}/", store)
+def _not_met_before(store: Any, size: int, members: Sequence[int]) -> Any:
+    """NCCL can be initialised again under torchrun, where gloo finds addresses of the last time.
+
+    A group's name, and so its store, may have been that of other members then.
+    """
+    who = f"{size} of {','.join(map(str, members)) or 'all'}"
+    times_met = (store.add(f"arrivals, {who}", 1) - 1) // size
+    return c10d.PrefixStore(f"meeting {times_met}, {who}/", store)
 
 
 def _network() -> Any:
