@@ -92,3 +92,31 @@ def test_several_optimizers_are_refused(data):
 
     with pytest.raises(UsageError, match="expected configure_optimizers to give one optimizer"):
         Trial.of(Several())
+
+    class Pair(ShortModule):
+        def configure_optimizers(self):
+            return super().configure_optimizers(), super().configure_optimizers()
+
+    with pytest.raises(UsageError, match="expected configure_optimizers to give one optimizer"):
+        Trial.of(Pair())
+
+
+def test_what_is_logged_is_weighed_by_batch_when_batches_are_accumulated(data):
+    indices = []
+
+    class Indexed(Module):
+        def training_step(self, batch, batch_idx):
+            indices.append(batch_idx)
+            self.log("size", float(len(batch[1])))
+            return F.cross_entropy(self.net(batch[0]), batch[1])
+
+    trial = Trial.of(Indexed()).with_options(accumulate=2).with_generators(data, batch_size=50)
+    history = trial.run(2, verbose=False)
+    assert history[0]["size"] == pytest.approx((50 * 50 * 2 + 30 * 30) / 130)
+    assert indices == [0, 1, 2] * 2
+
+
+def test_compiling_a_module_that_steps_by_itself_is_refused(data):
+    trial = Trial.of(Module()).with_options(compile=True).with_generators(data)
+    with pytest.raises(UsageError, match="expected a module that compiles its own parts"):
+        trial.run(1, verbose=False)

@@ -1,5 +1,6 @@
 """An interrupted run goes on as if it had not been, and no checkpoint is ever half there."""
 
+import copy
 import errno
 import json
 import os
@@ -89,6 +90,33 @@ def test_trained_on_one_device_and_gone_on_with_on_another(
     assert [r["epoch"] for r in second.run(2, verbose=False)] == [1, 2]
     state = second.optimizer.state[second.network[0].weight]["exp_avg"]
     assert state.device == torch.device(loaded)
+
+
+def test_a_loader_with_a_generator_of_its_own_goes_on(network, data, tmp_path):
+    def made(seed, stops_at=None):
+        seen = []
+
+        def step(network, batch):
+            seen.append(batch[1].tolist())
+            return network(batch[0]).square().mean()
+
+        generator = torch.Generator().manual_seed(seed)
+        loader = torch.utils.data.DataLoader(
+            list(zip(*data, strict=True)), batch_size=26, shuffle=True, generator=generator
+        )
+        stops = [StopsAt(stops_at)] if stops_at else []
+        trial = Trial(copy.deepcopy(network), "sgd", step=step, callbacks=stops)
+        return trial.with_generators(loader), seen
+
+    whole, expected = made(3)
+    whole.run(3, verbose=False)
+    cut, seen = made(3, stops_at=7)
+    with pytest.raises(InterruptionError):
+        cut.checkpoint(tmp_path, every=7).run(3, verbose=False)
+    again, rest = made(99)
+    again.checkpoint(tmp_path, every=7).run(3, verbose=False)
+    done = again.job.step - len(rest)
+    assert seen[:done] + rest == expected
 
 
 def test_only_the_newest_are_kept(data, tmp_path):

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from anydevice.errors import UsageError
 from anydevice.train.callbacks import Callback
+from anydevice.train.metrics import accuracy
 from anydevice.train.trial import Trial
 
 
@@ -80,12 +81,65 @@ def test_gradients_are_clipped_after_they_are_unscaled(network, data, virtual_gp
     assert moved.norm().item() == pytest.approx(0.1 * 1e-3, rel=0.02)
 
 
+def test_only_what_the_optimizer_trains_is_clipped(network, data):
+    head = torch.optim.SGD(network[2].parameters(), lr=1.0)
+    trial = Trial(network, head, "cross_entropy").with_options(clip_norm=1e-3)
+    for _ in range(3):  # the rest of the network gathers gradients that nobody clears
+        before = weights(copy.deepcopy(network))
+        trial.with_generators(data, batch_size=130).run(trial.epoch + 1, verbose=False)
+        moved = [(a - b).flatten() for a, b in zip(weights(network), before, strict=True)]
+        assert torch.cat(moved).norm().item() == pytest.approx(1e-3, rel=0.02)
+
+
+def test_a_setting_of_float32_products_is_let_alone(network, data):
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
+    try:
+        for precision in ("fp32", "tf32"):
+            trial = Trial(network, "adam", "cross_entropy").to("cpu", precision)
+            trial.with_generators(data).run(1, verbose=False)
+            assert torch.backends.cuda.matmul.fp32_precision == "ieee"
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = "none"
+
+
+class Scaled(nn.Module):
+    """A loss that learns, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, output, target):
+        return F.cross_entropy(output * self.scale, target)
+
+
+def test_a_loss_that_learns_goes_to_the_device_and_into_the_checkpoint(
+    network, data, device, tmp_path
+):
+    trial = Trial(network, "adam", Scaled()).to(device).with_generators(data)
+    trial.run(2, verbose=False)
+    trial.save(tmp_path)
+    loaded = Trial.load(tmp_path, copy.deepcopy(network), loss=Scaled()).to(device)
+    assert loaded.loss.scale.item() == trial.loss.scale.item() != 1
+
+
+def test_one_tensor_is_its_own_target(data):
+    trial = Trial(nn.Linear(4, 4), "adam", "mse").with_generators(data[0])
+    history = trial.run(3, verbose=False)
+    assert history[-1]["loss"] < history[0]["loss"]
+
+
+def test_yes_and_no_are_one_logit_each():
+    output, target = torch.tensor([[2.0], [-1.0], [3.0]]), torch.tensor([1, 1, 0])
+    assert accuracy(output, target).tolist() == [True, False, False]
+    assert accuracy(output.squeeze(1), target.float()).tolist() == [True, False, False]
+
+
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
 def test_every_precision_trains(network, data, virtual_gpu, precision):
     trial = Trial(network, "adam", "cross_entropy").to("cuda:0", precision)
     history = trial.with_generators(data, batch_size=10).run(5, verbose=False)
     assert history[-1]["loss"] < history[0]["loss"]
-    assert torch.get_float32_matmul_precision() == "highest"
 
 
 def test_steps_that_half_precision_skips_are_counted(network, data, virtual_gpu):
@@ -246,6 +300,11 @@ def wrong(network, data=None, optimizer="adam", loss="cross_entropy", **options)
         (lambda n, d: wrong(n, ["word"]), "expected a batch with samples along dimension 0"),
         (lambda n, d: Trial(n).with_options(acumulate=2), "expected options among accumulate"),
         (lambda n, d: Trial(n).with_options(accumulate=0), "expected accumulate of 1 or more"),
+        (
+            lambda n, d: wrong(n, d, metrics=["loss", "loss"]),
+            "of different names, got 'loss' twice",
+        ),
+        (lambda n, d: Trial(n, None, "mse").evaluate([]), "expected batches to measure with, got"),
         (lambda n, d: Trial(n).to("cpu", "fp8"), "expected a precision among fp32, tf32"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import inspect
 import math
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -38,27 +39,26 @@ class Steps:
         self.module = module
         self.logged = Logged()
         training: Any = module.training_step
-        self._training, self._measuring = training, getattr(module, "validation_step", training)
-        self._index = 0
+        self._training = _with_index(training)
+        self._measuring = _with_index(getattr(module, "validation_step", training))
 
     def __call__(self, network: nn.Module, batch: Any) -> Any:
         """The loss of one batch; what the module logs on the way is averaged over the epoch."""
         method = self._training if network.training else self._measuring
-        with self._heard():
-            made = method(batch, self._index) if _takes_two(method) else method(batch)
-        self._index += 1
+        with self._heard(self.logged.next_batch()):
+            made = method(batch, self.logged.batches - 1)
         loss = made["loss"] if isinstance(made, dict) else made
         if loss is None and not network.training:  # it only logs
             loss = torch.full((), math.nan)
         return loss
 
     @contextmanager
-    def _heard(self) -> Iterator[None]:
+    def _heard(self, said: dict[str, Any]) -> Iterator[None]:
         """The module's own ways to log, which need its framework's trainer, come to us."""
 
         def log(name: str, value: Any, *_: Any, **__: Any) -> None:
             validates = not self.module.training
-            self.logged.hear(name.removeprefix("val_") if validates else name, value)
+            said[name.removeprefix("val_") if validates else name] = value
 
         def log_dict(values: dict[str, Any], *_: Any, **__: Any) -> None:
             for name, value in values.items():
@@ -81,13 +81,18 @@ class Logged(Measure):
     def __init__(self) -> None:
         self.means: dict[str, Loss] = {}
         self.metrics: dict[str, Any] = {}
-        self._pending: dict[str, Any] = {}
+        self.batches = 0  # of this pass over the data
+        self._said: deque[dict[str, Any]] = deque()  # for batches whose size is not known yet
 
-    def hear(self, name: str, value: Any) -> None:
-        """Take in what is logged during one batch, whose size is known after it."""
-        self._pending[name] = value
+    def next_batch(self) -> dict[str, Any]:
+        """Where to put what is logged during the next batch."""
+        self.batches += 1
+        self._said.append({})
+        return self._said[-1]
 
     def reset(self, device: torch.device) -> None:  # noqa: D102
+        self.batches = 0
+        self._said.clear()
         self.means.clear()
         self._device = device
         for metric in self.metrics.values():
@@ -95,7 +100,7 @@ class Logged(Measure):
         self.metrics.clear()
 
     def update(self, result: Result) -> None:  # noqa: D102
-        for name, value in self._pending.items():
+        for name, value in self._said.popleft().items():
             if hasattr(value, "compute"):
                 self.metrics[name] = value
                 continue
@@ -104,18 +109,19 @@ class Logged(Measure):
                 self.means[name].reset(self._device)
             figure = torch.as_tensor(value, dtype=torch.float32).detach()
             self.means[name].add(figure.to(self._device, non_blocking=True), result.size)
-        self._pending.clear()
 
     def value(self) -> dict[str, Any]:  # noqa: D102
         computed = {name: metric.compute() for name, metric in self.metrics.items()}
         return {name: mean.value() for name, mean in self.means.items()} | computed
 
     def state(self) -> dict[str, Any]:  # noqa: D102
-        return {name: mean.state() for name, mean in self.means.items()}
+        means = {name: mean.state() for name, mean in self.means.items()}
+        return {"batches": self.batches, "means": means}
 
     def set_state(self, state: dict[str, Any], device: torch.device) -> None:  # noqa: D102
-        self._device = device
-        for name, kept in state.items():
+        self.reset(device)
+        self.batches = state["batches"]
+        for name, kept in state["means"].items():
             self.means[name] = Loss()
             self.means[name].set_state(kept, device)
 
@@ -126,7 +132,7 @@ def _optimizer_of(configured: Any) -> tuple[Optimizer, list[Schedule]]:
     if isinstance(configured, dict):
         schedules = configured.get("lr_scheduler", [])
         configured = configured["optimizer"]
-    elif isinstance(configured, tuple) and len(configured) == 2:
+    elif isinstance(configured, tuple) and not any(isinstance(p, Optimizer) for p in configured):
         configured, schedules = configured
     several = configured if isinstance(configured, (list, tuple)) else [configured]
     if len(several) != 1 or not isinstance(several[0], Optimizer):
@@ -144,5 +150,7 @@ def _schedule(given: Any) -> Schedule:
     return Schedule(lambda optimizer: how["scheduler"], each, watch)
 
 
-def _takes_two(method: Callable[..., Any]) -> bool:
-    return len(inspect.signature(method).parameters) > 1
+def _with_index(method: Callable[..., Any]) -> Callable[[Any, int], Any]:
+    """Lightning's steps take the batch and its index, d2l's the batch."""
+    takes_two = len(inspect.signature(method).parameters) > 1
+    return method if takes_two else lambda batch, index: method(batch)

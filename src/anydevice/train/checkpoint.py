@@ -52,18 +52,20 @@ class Checkpoints:
 
     def newest(self) -> Path | None:
         """The checkpoint to go on from."""
-        return max(self.folder.glob(f"{NAME}*"), default=None)
+        return max(self._there(), key=_number, default=None)
 
     def add(self, network: nn.Module, state: dict[str, Any]) -> Path:
         """Writes one, and only then removes those that are no longer kept."""
         newest = self.newest()
-        number = int(newest.name.removeprefix(NAME)) + 1 if newest else 1
         remove_unfinished(self.folder)
-        path = self.folder / f"{NAME}{number:06d}"
+        path = self.folder / f"{NAME}{_number(newest) + 1 if newest else 1:06d}"
         write(path, network, state)
-        for old in sorted(self.folder.glob(f"{NAME}*"))[: -self.keep]:
+        for old in sorted(self._there(), key=_number)[: -self.keep]:
             remove_folder(old)
         return path
+
+    def _there(self) -> list[Path]:
+        return [path for path in self.folder.glob(f"{NAME}*") if path.name[len(NAME) :].isdecimal()]
 
 
 def write(path: Path, network: nn.Module, state: dict[str, Any]) -> None:
@@ -124,12 +126,19 @@ def asked_to_end(notice: Callable[[], None]) -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)  # None: not set from Python
 
 
 def _whole_state(network: nn.Module) -> dict[str, Tensor]:
     """The state_dict, and the buffers that it leaves out but the next step reads."""
-    return {**dict(network.named_buffers()), **network.state_dict()}
+    state = {**dict(network.named_buffers()), **network.state_dict()}
+    for name, value in state.items():
+        if not isinstance(value, Tensor):
+            raise CheckpointError(
+                f"expected a network whose state is tensors, got {type(value).__name__} at {name}: "
+                "make it a buffer."
+            )
+    return state
 
 
 def _set_state(network: nn.Module, weights: dict[str, Tensor]) -> None:
@@ -172,6 +181,10 @@ def _load(path: Path, sums: dict[str, int]) -> dict[str, Tensor]:
             f"({found:08x}): remove {path.parent}, and the run goes on from the one before."
         )
     return load_file(path)
+
+
+def _number(path: Path) -> int:
+    return int(path.name.removeprefix(NAME))
 
 
 def _checksum(path: Path) -> int:

@@ -1,9 +1,13 @@
-"""A step that does not fit into memory is taken again in smaller parts, with the same gradient."""
+"""A step that does not fit into memory is taken again in smaller parts.
+
+The gradient is that of the mean loss over the whole batch; batch norm sees the parts.
+"""
 
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from anydevice.notices import log
@@ -39,7 +43,7 @@ class Fitting:
             job.optimizer.zero_grad()
             _copy(buffers, self._kept)
             self._module().set_rng_state(numbers, self.device)
-            self._split_further(group)
+            self._split_further(job, group)
 
     def _keep(self, buffers: list[Tensor]) -> None:
         """What a forward pass changes in the network: the running figures of batch norm."""
@@ -47,12 +51,14 @@ class Fitting:
             self._kept = [torch.empty_like(buffer) for buffer in buffers]
         _copy(self._kept, buffers)
 
-    def _split_further(self, group: list[Any]) -> None:
+    def _split_further(self, job: "Job", group: list[Any]) -> None:
         torch.accelerator.empty_cache()
         self.parts *= 2
+        normalises = any(isinstance(module, _BatchNorm) for module in job.network.modules())
+        but = ", whose statistics batch norm takes" if normalises else ""
         log.warning(
             f"anydevice: {self.device} is out of memory for a batch of {sample_count(group[0])}; "
-            f"from here on each batch is taken in {self.parts} parts, with the same gradient."
+            f"from here on each batch is taken in {self.parts} parts{but}."
         )
 
     def _in_parts(self, group: list[Any]) -> list[Any]:

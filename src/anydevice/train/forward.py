@@ -46,7 +46,9 @@ def sample_count(batch: Any) -> int:
 def _by_loss(loss: Loss | None) -> Forward:
     def forward(network: nn.Module, batch: Any) -> Result:
         size = sample_count(batch)
-        if isinstance(batch, (tuple, list)) and len(batch) > 1:
+        if isinstance(batch, (tuple, list)) and len(batch) == 1:
+            batch = batch[0]
+        if isinstance(batch, (tuple, list)):
             *inputs, target = batch
             output = network(*inputs)
         elif isinstance(batch, Mapping):

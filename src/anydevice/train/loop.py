@@ -76,7 +76,8 @@ def update(job: Job, optimizer: Optimizer) -> None:
     if job.clip_norm is not None:
         if job.scaler:
             job.scaler.unscale_(optimizer)
-        nn.utils.clip_grad_norm_(job.network.parameters(), job.clip_norm)
+        trained = (p for group in optimizer.param_groups for p in group["params"])
+        nn.utils.clip_grad_norm_(trained, job.clip_norm)
     if job.scaler:
         job.scaler.step(optimizer)
         for infinite in job.scaler._found_inf_per_device(optimizer).values():
@@ -87,12 +88,15 @@ def update(job: Job, optimizer: Optimizer) -> None:
 
 
 @torch.no_grad()
-def evaluate(job: Job, batches: Iterable[Any]) -> None:
-    """Measures without learning."""
+def evaluate(job: Job, batches: Iterable[Any]) -> int:
+    """Measures without learning, and says on how many batches."""
     job.network.eval()
+    number = 0
     for batch in batches:
         with job.autocast:
             job.metrics.update(job.forward(job.network, batch))
+        number += 1
+    return number
 
 
 def groups(batches: Iterable[Any], size: int) -> Iterator[list[Any]]:

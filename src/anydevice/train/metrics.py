@@ -110,18 +110,30 @@ class Foreign(Measure):
         return self.metric.compute()
 
     def state(self) -> dict[str, Any]:  # noqa: D102
-        return {name: getattr(self.metric, name) for name in getattr(self.metric, "_defaults", ())}
+        return {name: _attributes(part) for name, part in self._parts().items()}
 
     def set_state(self, state: dict[str, Any], device: torch.device) -> None:  # noqa: D102
-        for name, value in state.items():
-            setattr(self.metric, name, move(value, device))
+        self.reset(device)
+        for name, part in self._parts().items():
+            vars(part).update(move(state[name], device))
+
+    def _parts(self) -> dict[str, Any]:
+        """A MetricCollection holds several by name."""
+        return dict(self.metric.items()) if hasattr(self.metric, "items") else {"": self.metric}
 
 
 class Metrics:
     """The metrics of a trial under their names: `Metrics(["loss", "accuracy"])`."""
 
     def __init__(self, wanted: Sequence[Any]) -> None:
-        self.measures = dict(_measure(metric) for metric in wanted)
+        self.measures: dict[str, Measure] = {}
+        for name, measure in map(_measure, wanted):
+            if name in self.measures:
+                raise UsageError(
+                    f"expected metrics of different names, got {name!r} twice: give one another "
+                    "name as a pair, such as ('mine', function)."
+                )
+            self.measures[name] = measure
         self._measures = list(self.measures.values())
 
     def reset(self, device: torch.device) -> None:
@@ -159,6 +171,16 @@ class Metrics:
         return dict(zip(figures, _grouped(numbers, sizes), strict=True))
 
 
+def _attributes(metric: Any) -> dict[str, Any]:
+    """What a torchmetrics Metric has summed up, under its attributes' names."""
+    if not hasattr(metric, "_defaults"):
+        raise UsageError(
+            f"expected a torchmetrics Metric, whose state can be kept, got {type(metric).__name__}:"
+            " checkpoint at the ends of epochs only, without every=."
+        )
+    return {name: getattr(metric, name) for name in (*metric._defaults, "_update_count")}
+
+
 def accuracy(output: Tensor, target: Tensor) -> Tensor:
     """Which predictions are right: classes along dimension 1, or one logit each for yes and no."""
     if output.shape == target.shape and not target.is_floating_point():
@@ -168,6 +190,8 @@ def accuracy(output: Tensor, target: Tensor) -> Tensor:
         if several:
             return output.argmax(1) == target.argmax(1)
         return (output > 0) == (target > 0.5)
+    if output.dim() == target.dim() + 1 and output.size(1) == 1:  # one logit for yes and no
+        return (output.squeeze(1) > 0) == (target > 0.5)
     if output.dim() == target.dim() + 1:
         return output.argmax(1) == target
     raise UsageError(

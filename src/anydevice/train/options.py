@@ -36,11 +36,13 @@ def determinism(wanted: bool) -> Iterator[None]:
     if not wanted:
         yield
         return
-    before = (torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark)
+    enabled = torch.are_deterministic_algorithms_enabled()
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    benchmark = torch.backends.cudnn.benchmark
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = False
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before[0])
-        torch.backends.cudnn.benchmark = before[1]
+        torch.use_deterministic_algorithms(enabled, warn_only=warns)
+        torch.backends.cudnn.benchmark = benchmark

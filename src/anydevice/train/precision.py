@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -32,14 +33,20 @@ class Precision:
 
     @contextmanager
     def matmuls(self) -> Iterator[None]:
-        """float32 products in TF32 inside the block, and as before after it."""
-        before = torch.get_float32_matmul_precision()
-        if self.name == "tf32":
-            torch.set_float32_matmul_precision("high")
+        """float32 products and convolutions in TF32 inside the block, as before after it."""
+        if self.name != "tf32":
+            yield
+            return
+        cudnn: Any = torch.backends.cudnn
+        kinds: tuple[Any, ...] = (torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn)
+        before = [kind.fp32_precision for kind in kinds]
         try:
+            for kind in kinds:
+                kind.fp32_precision = "tf32"
             yield
         finally:
-            torch.set_float32_matmul_precision(before)
+            for kind, precision in zip(kinds, before, strict=True):
+                kind.fp32_precision = precision
 
 
 def precision_of(name: str, device: torch.device) -> Precision:

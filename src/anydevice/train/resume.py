@@ -1,11 +1,12 @@
 """Going on exactly where a run was interrupted: the same weights, numbers and batches follow."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from anydevice.notices import log
 from anydevice.train.callbacks.moments import Callback
-from anydevice.train.checkpoint import Checkpoints, read
+from anydevice.train.checkpoint import Checkpoints, asked_to_end, read
 from anydevice.train.randomness import random_state, set_random_state
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ class Keeper(Callback):
 
     def __init__(self, checkpoints: Checkpoints) -> None:
         self.checkpoints = checkpoints
-        self.asked_to_end = False
         self.random: dict[str, Any] = {}
         self.random_of_epoch: dict[str, Any] = {}
 
@@ -29,43 +29,48 @@ class Keeper(Callback):
         if newest is None or trial.job.step:
             return
         state = read(newest, trial.network)
-        self.random, self.random_of_epoch = state["random"], state["random_of_epoch"]
         trial.set_state(state)
-        set_random_state(self.random, trial.device)
+        self.random, self.random_of_epoch = state["random"], state.get("random_of_epoch", {})
+        if not self.random_of_epoch:  # kept by Trial.save(), which does not look back
+            trial.job.batches = 0
+        set_random_state(self.random, trial.device, trial.train_data)
         at = f"epoch {trial.epoch + 1}, step {trial.job.step}"
         log.warning(f"anydevice: going on from {newest} ({at}).")
 
     def rest(self, batches: Iterable[Any], trial: "Trial") -> Iterable[Any]:
         """The epoch's batches after those that were trained on before the interruption."""
         if not trial.job.batches:
-            self.random_of_epoch = random_state(trial.device)
+            self.random_of_epoch = random_state(trial.device, trial.train_data)
             return batches
-        set_random_state(self.random_of_epoch, trial.device)
+        set_random_state(self.random_of_epoch, trial.device, trial.train_data)
         rest = iter(batches)
         for _ in range(trial.job.batches):
             next(rest, None)
-        set_random_state(self.random, trial.device)
+        set_random_state(self.random, trial.device, trial.train_data)
         return rest
 
-    def ask_to_end(self) -> None:
-        """Ends the run after the step that is under way."""
-        self.asked_to_end = True
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Inside the block SIGTERM ends the run after the step that is under way."""
+        self._ending = False
+
+        def end() -> None:
+            self._ending = True
+
+        with asked_to_end(end):
+            yield
 
     def on_step(self, trial: "Trial") -> None:  # noqa: D102
         every = self.checkpoints.every
-        if self.asked_to_end or (every and trial.job.step % every == 0):
+        if self._ending or (every and trial.job.step % every == 0):
             self._write(trial)
 
     def on_end_epoch(self, trial: "Trial") -> None:  # noqa: D102
         self._write(trial)
 
     def _write(self, trial: "Trial") -> None:
-        self.random = random_state(trial.device)
-        state = {
-            **trial.state(),
-            "random": self.random,
-            "random_of_epoch": self.random_of_epoch,
-        }
+        state = {**trial.state(), "random_of_epoch": self.random_of_epoch}
+        self.random = state["random"]
         self.checkpoints.add(trial.network, state)
-        if self.asked_to_end:
+        if self._ending:
             raise SystemExit(TERMINATED)

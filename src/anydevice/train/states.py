@@ -22,12 +22,13 @@ def taken_apart(state: Any) -> tuple[Any, dict[str, Tensor]]:
     tensors: dict[str, Tensor] = {}
 
     def apart(value: Any, path: str) -> Any:
+        name = f"{len(tensors)}{path}"  # the number makes it one of its kind
         if isinstance(value, Tensor):
-            tensors[path] = value.detach()
-            return {TENSOR: path}
+            tensors[name] = value.detach()
+            return {TENSOR: name}
         if isinstance(value, np.ndarray):
-            tensors[path] = torch.from_numpy(value.copy().view(np.uint8))
-            return {ARRAY: [path, str(value.dtype), list(value.shape)]}
+            tensors[name] = torch.from_numpy(value.reshape(-1).copy().view(np.uint8))
+            return {ARRAY: [name, str(value.dtype), list(value.shape)]}
         if isinstance(value, PLAIN):
             return value
         if isinstance(value, np.generic):
@@ -36,7 +37,8 @@ def taken_apart(state: Any) -> tuple[Any, dict[str, Tensor]]:
             named = all(isinstance(key, str) for key in value)
             if named:
                 return {key: apart(part, f"{path}.{key}") for key, part in value.items()}
-            return {ITEMS: [[key, apart(part, f"{path}.{key}")] for key, part in value.items()]}
+            items = value.items()
+            return {ITEMS: [[apart(k, path), apart(part, f"{path}.{k}")] for k, part in items]}
         if isinstance(value, (list, tuple)):
             parts = [apart(part, f"{path}.{place}") for place, part in enumerate(value)]
             return {TUPLE: parts} if isinstance(value, tuple) else parts
@@ -63,5 +65,5 @@ def put_together(plain: Any, tensors: Mapping[str, Tensor]) -> Any:
     if plain.keys() == {TUPLE}:
         return tuple(put_together(part, tensors) for part in plain[TUPLE])
     if plain.keys() == {ITEMS}:
-        return {key: put_together(part, tensors) for key, part in plain[ITEMS]}
+        return dict([put_together(part, tensors) for part in item] for item in plain[ITEMS])
     return {key: put_together(part, tensors) for key, part in plain.items()}

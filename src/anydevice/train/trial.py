@@ -1,7 +1,7 @@
 """One training run: a network, an optimizer, a loss, and data, on any device."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -14,10 +14,10 @@ from torch.nn.parameter import is_lazy
 from anydevice.devices.choose import DeviceLike, exact, pick
 from anydevice.devices.move import move
 from anydevice.errors import UsageError
-from anydevice.train.adapt import recipe_of
+from anydevice.train.adapt import Steps, recipe_of
 from anydevice.train.callbacks import Progress
 from anydevice.train.callbacks.moments import listeners, reactions
-from anydevice.train.checkpoint import Checkpoints, asked_to_end, read, take_up
+from anydevice.train.checkpoint import Checkpoints, read, take_up
 from anydevice.train.export import export
 from anydevice.train.fitting import Fitting
 from anydevice.train.forward import Step, forward_of, without_target
@@ -26,6 +26,7 @@ from anydevice.train.loop import Job, evaluate, gradients, train_epoch
 from anydevice.train.metrics import Metrics
 from anydevice.train.options import Options, determinism
 from anydevice.train.precision import precision_of
+from anydevice.train.randomness import random_state
 from anydevice.train.recipes import Loss, OptimizerLike, loss_of, optimizer_of
 from anydevice.train.resume import Keeper
 from anydevice.train.sets import Sets
@@ -82,9 +83,10 @@ class Trial:
         place = exact(pick(device))
         self.precision = precision_of(precision or self.precision.name, place)
         self.network = move(self.network, place)
+        for beside in (self.loss, self._wanted_optimizer):
+            if isinstance(beside, (nn.Module, torch.optim.Optimizer)):
+                move(beside, place)
         if self._job:
-            if self._job.optimizer:
-                move(self._job.optimizer, place)
             self._job.autocast, self._job.scaler = self.precision.autocast, self.precision.scaler()
             self._job.gradients = self._gradients()
         self.sets.to(place)
@@ -96,6 +98,11 @@ class Trial:
         if strangers := options.keys() - known:
             raise UsageError(
                 f"expected options among {', '.join(known)}, got {', '.join(sorted(strangers))}."
+            )
+        if self._job and self._job.step:
+            raise UsageError(
+                f"expected options before the first step, got them after {self._job.step}: "
+                "make another trial with them."
             )
         self.options = replace(self.options, **options)
         self._job = None
@@ -139,7 +146,7 @@ class Trial:
         react = reactions(callbacks, self)
         job.after_step = [react["on_step"]] if listeners(callbacks, "on_step") else []
         self.stopped, job.batches = False, 0  # an epoch that was broken off is begun anew
-        with self._settings():
+        with self._settings(), self._keeper.listening() if self._keeper else nullcontext():
             if self._keeper:
                 self._keeper.go_on(self)
             react["on_start"]()
@@ -211,11 +218,13 @@ class Trial:
         job = self.job
         return {
             "names": self._names,
+            "random": random_state(self.device, self.train_data),
             "history": list(self.history),
             "step": job.step,
             "batches": job.batches,
             "seed": self.sets.seed,
             "optimizer": job.optimizer.state_dict() if job.optimizer else None,
+            "loss": self.loss.state_dict() if isinstance(self.loss, nn.Module) else None,
             "scaler": job.scaler.state_dict() if job.scaler else None,
             "skipped": int(job.skipped),
             "metrics": self.metrics.state() if job.batches else None,
@@ -229,6 +238,8 @@ class Trial:
         job.step, job.batches, self.sets.seed = state["step"], state["batches"], state["seed"]
         if state["optimizer"] and self._wanted_optimizer is not None:
             take_up(self._with_optimizer(job), state["optimizer"])
+        if state["loss"] and isinstance(self.loss, nn.Module):
+            self.loss.load_state_dict(state["loss"])
         if state["scaler"] and job.scaler:
             job.scaler.load_state_dict(state["scaler"])
         job.skipped = state["skipped"]
@@ -250,6 +261,12 @@ class Trial:
     def device(self) -> torch.device:
         """Where it trains."""
         return self.precision.device
+
+    @property
+    def train_data(self) -> Any:
+        """The training data as it was given."""
+        given = self.sets.given.get("train")
+        return given.data if given else None
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -279,7 +296,8 @@ class Trial:
 
     def _measured(self, job: Job, batches: Iterable[Any]) -> dict[str, float]:
         self.metrics.reset(self.device)
-        evaluate(job, batches)
+        if not evaluate(job, batches):
+            raise UsageError("expected batches to measure with, got none: is the data empty?")
         return self.metrics.read()
 
     @property
@@ -290,6 +308,11 @@ class Trial:
                 torch.manual_seed(self.options.seed)
             self._initialise_lazy()
             network: Any = self.network
+            if self.options.compile and isinstance(self._step, Steps):
+                raise UsageError(
+                    "expected a module that compiles its own parts, since its training_step is "
+                    "called as it is, got compile=True: call module.compile() on a part."
+                )
             if self.options.channels_last:
                 network.to(memory_format=torch.channels_last)
             self._job = Job(
@@ -321,8 +344,6 @@ class Trial:
 
     def _settings(self) -> ExitStack:
         stack = ExitStack()
-        if self._keeper:
-            stack.enter_context(asked_to_end(self._keeper.ask_to_end))
         stack.enter_context(self.precision.matmuls())
         stack.enter_context(determinism(self.options.deterministic))
         return stack

@@ -1,5 +1,6 @@
 """Callbacks that watch one figure: stop when it no longer gets better, keep where it was best."""
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,8 @@ class Watching(Callback):
                 f"expected to watch a figure among {', '.join(record)}, got {self.watch!r}."
             )
         figure = record[self.watch]
-        better = self.best is None or self.sign * (figure - self.best) > by
+        first = self.best is None or math.isnan(self.best)
+        better = first or self.sign * (figure - (self.best or 0.0)) > by
         if better:
             self.best = figure
         return better
