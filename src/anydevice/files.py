@@ -41,7 +41,7 @@ def write_through(path: Path, data: bytes | bytearray | memoryview) -> None:
 def whole_folder(path: Path) -> Iterator[Path]:
     """A folder to fill, which gets its name when the block ends well and is gone otherwise."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = Path(mkdtemp(prefix=UNFINISHED, dir=path.parent))
+    unfinished = Path(mkdtemp(prefix=f"{UNFINISHED}{os.getpid()}-", dir=path.parent))
     try:
         yield unfinished
         unfinished.chmod(0o777 & ~_umask())  # mkdtemp's are for the owner alone
@@ -54,9 +54,10 @@ def whole_folder(path: Path) -> Iterator[Path]:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Clears away what a process that was killed left half written."""
+    """Clears away what processes that were killed left half written."""
     for left in folder.glob(f"{UNFINISHED}*"):
-        shutil.rmtree(left) if left.is_dir() else left.unlink()
+        if not _lives(left.name.removeprefix(UNFINISHED).partition("-")[0]):
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
 
 
 def remove_folder(folder: Path) -> None:
@@ -73,6 +74,17 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _lives(pid: str) -> bool:
+    """Whether a process of this machine has this number."""
+    try:
+        os.kill(int(pid), 0)
+    except (ProcessLookupError, ValueError):
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def _umask() -> int:

@@ -15,9 +15,10 @@ import time
 from pathlib import Path
 
 PROGRAM = """
-import hashlib, json, sys
+import hashlib, json, sys, time
 import torch
 from torch import nn
+from anydevice.train.callbacks import Callback
 from anydevice.train.trial import Trial
 
 folder, kind = sys.argv[1:]
@@ -32,7 +33,14 @@ else:
 network = nn.Sequential(
     nn.Linear(6, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(), nn.Linear(32, 2)
 )
-trial = Trial(network, "adam", "cross_entropy", metrics=["loss", "accuracy"])
+
+
+class Slow(Callback):
+    def on_step(self, trial):
+        time.sleep(0.01)  # so that kills fall into the training, not into imports
+
+
+trial = Trial(network, "adam", "cross_entropy", metrics=["loss", "accuracy"], callbacks=[Slow()])
 trial.with_generators(data, (x, y), batch_size=20).checkpoint(folder, every=3)
 history = trial.run(4, verbose=False)
 digest = hashlib.sha256()
@@ -59,7 +67,7 @@ def left_alone(kind: str) -> tuple[list, float]:
 
 def killed(kind: str, within: float, rounds: int, seed: int, by: int = signal.SIGKILL) -> tuple:
     """What it prints at last after so many kills at random instants, and how many there were."""
-    instants, kills = random.Random(seed), 0
+    instants, kills, resumed = random.Random(seed), 0, False
     with tempfile.TemporaryDirectory() as folder:
         while True:
             process = started(Path(folder), kind)
@@ -71,7 +79,9 @@ def killed(kind: str, within: float, rounds: int, seed: int, by: int = signal.SI
                     kills += 1
             out, err = process.communicate()
             assert process.returncode in (0, -by, 128 + by), err
+            resumed = resumed or "going on from" in err
             if process.returncode == 0:
+                assert resumed, "no kill fell into the training"
                 return json.loads(out), kills
 
 

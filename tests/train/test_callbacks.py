@@ -1,5 +1,6 @@
 """What callbacks do beside the training."""
 
+import copy
 import csv
 import json
 
@@ -13,6 +14,7 @@ from anydevice.errors import UsageError
 from anydevice.train.callbacks import (
     CSV,
     Best,
+    Callback,
     EarlyStopping,
     NanGuard,
     NotFiniteError,
@@ -48,6 +50,41 @@ def test_a_terminal_shows_a_bar_that_goes_away(network, data, tmp_path):
     assert "epoch 1" in shown
     assert "2/2" in shown or "0/2" in shown
     assert shown.rstrip().endswith("\x1b[2K")
+
+
+def test_a_bar_does_without_a_length(network, data, tmp_path):
+    class Endless:
+        def __iter__(self):
+            return iter([data])
+
+    with (tmp_path / "page").open("w") as page:
+        bar = Progress(Console(file=page, force_terminal=True))
+        trained(network, Endless(), bar, epochs=1)
+
+
+def test_a_stopped_run_stays_stopped_when_its_program_runs_again(network, data, tmp_path):
+    for _ in range(2):
+        trial = Trial(network, "sgd", "cross_entropy", callbacks=[EarlyStopping("loss", 1, 1e9)])
+        trial.with_generators(data).checkpoint(tmp_path).run(9, verbose=False)
+        assert trial.epoch == 2
+
+
+@pytest.mark.parametrize("ask", ["evaluate", "predict"])
+def test_asking_in_the_middle_of_an_epoch_leaves_it_as_it_was(network, data, ask):
+    modes = []
+
+    class Asks(Callback):
+        def on_step(self, trial):
+            getattr(trial, ask)(data)
+            modes.append([module.training for module in trial.network.modules()])
+
+    still = nn.Sequential(network, nn.Dropout(0.0).eval())
+    trial = Trial(copy.deepcopy(still), "sgd", "cross_entropy", callbacks=[Asks()])
+    trial.with_generators(data, batch_size=50, shuffle=False).run(1, verbose=False)
+    alone = Trial(still, "sgd", "cross_entropy").with_generators(data, batch_size=50, shuffle=False)
+    alone.run(1, verbose=False)
+    assert all(all(mode) for mode in modes)
+    assert trial.history[0]["loss"] == alone.history[0]["loss"]
 
 
 @pytest.mark.parametrize(("each", "expected"), [("epoch", 0.1 * 0.5**3), ("step", 0.1 * 0.5**6)])

@@ -72,6 +72,16 @@ def test_gradients_are_accumulated_as_those_of_one_batch(network, data, device):
         torch.testing.assert_close(found, wanted)
 
 
+def test_a_loss_that_is_a_sum_is_summed_over_the_batches_of_a_step(network, data):
+    whole, parts = copy.deepcopy(network), network
+    for trained, options, size in ((whole, {}, 80), (parts, {"accumulate": 4}, 20)):
+        loss = nn.CrossEntropyLoss(reduction="sum")
+        trial = Trial(trained, lambda p: torch.optim.SGD(p, lr=1e-3), loss).with_options(**options)
+        trial.with_generators(data, batch_size=size, shuffle=False).run(1, verbose=False)
+    for found, wanted in zip(weights(parts), weights(whole), strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_gradients_are_clipped_after_they_are_unscaled(network, data, virtual_gpu, precision):
     before = weights(copy.deepcopy(network))

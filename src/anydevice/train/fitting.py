@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 class Fitting:
     """Takes each batch in as many parts as fit, and remembers how many that were."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, parts: int = 1) -> None:
         self.device = device
-        self.parts = 1
+        self.parts = parts
         self._kept: list[Tensor] = []
 
     def gradients(self, job: "Job", group: list[Any]) -> list[Result]:

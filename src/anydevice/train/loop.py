@@ -4,7 +4,7 @@ Nothing between two log points reads a value from the device.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -30,6 +30,7 @@ class Job:
     optimizer: Optimizer | None = None  # none is needed to measure
     scaler: torch.amp.GradScaler | None = None
     accumulate: int = 1
+    sums: bool = False  # whether the loss is a sum over samples instead of a mean
     clip_norm: float | None = None
     gradients: Callable[["Job", list[Any]], list[Result]] = lambda job, group: gradients(job, group)
     after_step: list[Hook] = field(default_factory=list)
@@ -61,7 +62,8 @@ def train_epoch(job: Job, batches: Iterable[Any]) -> None:
 def gradients(job: Job, group: list[Any]) -> list[Result]:
     """Adds to the parameters the gradient of the mean loss over all samples of the group."""
     results = []
-    samples = sum(sample_count(batch) for batch in group) if len(group) > 1 else 0
+    several = len(group) > 1 and not job.sums  # sums of parts add up to the whole as they are
+    samples = sum(sample_count(batch) for batch in group) if several else 0
     for batch in group:
         with job.autocast:
             result = job.forward(job.network, batch)
@@ -97,6 +99,17 @@ def evaluate(job: Job, batches: Iterable[Any]) -> int:
             job.metrics.update(job.forward(job.network, batch))
         number += 1
     return number
+
+
+@contextmanager
+def as_it_was(network: nn.Module) -> Iterator[None]:
+    """Leaves each module training, or not, as the block found it."""
+    modes = [(module, module.training) for module in network.modules()]
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
 
 
 def groups(batches: Iterable[Any], size: int) -> Iterator[list[Any]]:

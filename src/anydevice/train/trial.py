@@ -22,7 +22,7 @@ from anydevice.train.export import export
 from anydevice.train.fitting import Fitting
 from anydevice.train.forward import Step, forward_of, without_target
 from anydevice.train.history import History
-from anydevice.train.loop import Job, evaluate, gradients, train_epoch
+from anydevice.train.loop import Job, as_it_was, evaluate, gradients, train_epoch
 from anydevice.train.metrics import Metrics
 from anydevice.train.options import Options, determinism
 from anydevice.train.precision import precision_of
@@ -67,6 +67,7 @@ class Trial:
         self._step = step
         self._job: Job | None = None
         self._keeper: Keeper | None = None
+        self._fitting = Fitting(_home(network))
         self.sets = Sets(_home(network))
 
     @classmethod
@@ -178,9 +179,8 @@ class Trial:
         """The outputs batch by batch, for data that does not end or whose outputs do not fit."""
         self._initialise_lazy()
         for batch in self.sets.over(data, batch_size):
-            self.network.eval()
-            with torch.inference_mode(), self.precision.autocast:
-                output = _answer(self.network, batch)
+            with as_it_was(self.network), torch.inference_mode(), self.precision.autocast:
+                output = _answer(self.network.eval(), batch)
             yield move(output, "cpu")
 
     def export(self, path: str | Path, example: Any = None, device: DeviceLike = "cpu") -> Path:
@@ -222,6 +222,8 @@ class Trial:
             "history": list(self.history),
             "step": job.step,
             "batches": job.batches,
+            "stopped": self.stopped,
+            "parts": self._fitting.parts,
             "seed": self.sets.seed,
             "optimizer": job.optimizer.state_dict() if job.optimizer else None,
             "loss": self.loss.state_dict() if isinstance(self.loss, nn.Module) else None,
@@ -234,7 +236,8 @@ class Trial:
     def set_state(self, state: dict[str, Any]) -> None:
         """Takes up what `state()` gave."""
         job = self.job
-        self.history = History(state["history"])
+        self.history, self.stopped = History(state["history"]), state["stopped"]
+        self._fitting.parts = state["parts"]
         job.step, job.batches, self.sets.seed = state["step"], state["batches"], state["seed"]
         if state["optimizer"] and self._wanted_optimizer is not None:
             take_up(self._with_optimizer(job), state["optimizer"])
@@ -295,10 +298,16 @@ class Trial:
         return {**record, "seconds": perf_counter() - begin}
 
     def _measured(self, job: Job, batches: Iterable[Any]) -> dict[str, float]:
+        training = self.metrics.state() if job.batches else None  # asked in the middle of an epoch
         self.metrics.reset(self.device)
-        if not evaluate(job, batches):
+        with as_it_was(self.network):
+            measured = evaluate(job, batches)
+        if not measured:
             raise UsageError("expected batches to measure with, got none: is the data empty?")
-        return self.metrics.read()
+        figures = self.metrics.read()
+        if training:
+            self.metrics.set_state(training, self.device)
+        return figures
 
     @property
     def job(self) -> Job:
@@ -323,6 +332,7 @@ class Trial:
                 scaler=self.precision.scaler(),
                 accumulate=self.options.accumulate,
                 clip_norm=self.options.clip_norm,
+                sums=getattr(self.loss, "reduction", "mean") == "sum",
                 gradients=self._gradients(),
             )
         return self._job
@@ -337,7 +347,8 @@ class Trial:
     def _gradients(self) -> Any:
         """How a step gets its gradients: on a GPU, also where they do not fit at once."""
         survives = self.options.on_oom == "split" and self.device.type not in ("cpu", "meta")
-        return Fitting(self.device).gradients if survives else gradients
+        self._fitting = Fitting(self.device, self._fitting.parts)
+        return self._fitting.gradients if survives else gradients
 
     def _with_state(self) -> list[Any]:
         return [callback for callback in self.callbacks if hasattr(callback, "state_dict")]
@@ -376,4 +387,6 @@ def _answer(network: nn.Module, batch: Any) -> Any:
 
 
 def _joined(*parts: Any) -> Any:
-    return torch.cat(parts) if isinstance(parts[0], Tensor) and parts[0].dim() else parts[0]
+    if not isinstance(parts[0], Tensor):
+        return parts[0] if len(set(map(repr, parts))) == 1 else list(parts)
+    return torch.cat(parts) if parts[0].dim() else torch.stack(parts)

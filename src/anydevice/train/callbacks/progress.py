@@ -1,7 +1,6 @@
 """How far the training is: a bar in a terminal or notebook, and a line an epoch everywhere."""
 
 import sys
-from collections.abc import Sized
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +30,10 @@ class Progress(Callback):
             return
         parts = (TextColumn("epoch {task.fields[epoch]}"), BarColumn(), MofNCompleteColumn())
         self._bar = Bar(*parts, TimeRemainingColumn(), console=self.console, transient=True)
-        batches = trial.sets.named("train")
-        total = len(batches) if isinstance(batches, Sized) else None
+        try:
+            total = len(trial.sets.named("train"))  # type: ignore[arg-type]
+        except TypeError:  # as many as come
+            total = None
         self._bar.add_task("train", total=total, epoch=trial.epoch + 1)
         self._bar.start()
 

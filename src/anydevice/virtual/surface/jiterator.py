@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import platform
 import subprocess
 from collections.abc import Sequence
 from functools import cache
@@ -101,11 +102,12 @@ def _source(
 def _compiled(source: str) -> Any:
     kept = build.cache_dir() / "jiterator"
     kept.mkdir(parents=True, exist_ok=True)
-    path = kept / f"{hashlib.sha256(source.encode()).hexdigest()[:16]}.so"
+    command = [*build.compiler(), *build.FLAGS, "-shared", f"-I{build.headers()}"]
+    made_from = " ".join((*command, torch.__version__, platform.machine(), source))
+    path = kept / f"{hashlib.sha256(made_from.encode()).hexdigest()[:16]}.so"
     if not path.exists():
         with TemporaryDirectory(dir=kept) as folder:
             unfinished = os.path.join(folder, path.name)
-            command = [*build.compiler(), *build.FLAGS, "-shared", f"-I{build.headers()}"]
             done = subprocess.run(
                 [*command, "-x", "c++", "-", "-o", unfinished],
                 input=source,
