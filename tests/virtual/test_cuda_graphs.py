@@ -220,3 +220,17 @@ def test_the_accelerators_graph_is_the_same():
         x += 1
     graph.replay()
     assert x.tolist() == [1, 1]
+
+
+def test_what_outlives_the_gpus_goes_quietly_and_gives_its_pool_back(monkeypatch):
+    errors = []
+    monkeypatch.setattr("sys.unraisablehook", errors.append)
+    pool = torch.cuda.MemPool()
+    graph, result = captured(lambda: torch.ones(9, device="cuda") + 1)
+    virtual.disable()
+    del result, graph, pool
+    gc.collect()
+    assert not errors
+    virtual.enable()
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() == 0

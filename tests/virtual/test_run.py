@@ -180,6 +180,25 @@ def test_children_see_the_gpus_whatever_started_them(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["program.py"]
 
 
+def test_a_forked_child_that_ends_as_programs_do_leaves_the_tallies(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        """
+import os, sys, subprocess, torch
+subprocess.run([sys.executable, "-c", "import torch; torch.ones(9, device='cuda').cpu()"])
+if os.fork() == 0:
+    sys.exit()
+os.wait()
+torch.ones(9, device="cuda").cpu()
+""",
+    )
+    done = run("program.py", folder=tmp_path, TMPDIR=str(tmp_path))
+    (line,) = done.stderr.splitlines()
+    assert "2 transfers (72 B)" in line
+    assert "in 2 processes" in line
+    assert [path.name for path in tmp_path.iterdir()] == ["program.py"]
+
+
 def test_torchrun_gives_each_process_its_gpu(tmp_path: Path) -> None:
     write(
         tmp_path,
@@ -228,6 +247,25 @@ os.wait()
     memory = [event["args"]["bytes"] for event in events if event["ph"] == "C"]
     assert max(memory) >= 1024
     assert {event["ph"] for event in events} == {"M", "i", "C"}
+
+
+def test_a_trace_of_tensors_that_the_garbage_collector_frees(tmp_path: Path) -> None:
+    """It runs while an event is being written, and what it frees is an event, too."""
+    write(
+        tmp_path,
+        """
+import gc, torch
+gc.set_threshold(5)
+for _ in range(100):
+    cycle = [torch.ones(9, device="cuda")]
+    cycle.append(cycle)
+""",
+    )
+    command = [*RUN, "--trace", "trace.json", "program.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert sum(event.get("cat") == "allocate" for event in events) >= 100
 
 
 def test_a_trace_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:

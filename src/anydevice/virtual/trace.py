@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -29,7 +29,8 @@ class Trace:
         temporary = path.with_name(f"{path.name}.{os.getpid()}.unfinished")
         self.unfinished = path if special else temporary
         self.file: TextIO | None = None
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
+        self.told: deque[Event] = deque()
         self.threads: set[int] = set()
         self.allocated: Counter[int] = Counter()
         self.listening = ExitStack()
@@ -46,9 +47,16 @@ class Trace:
     def tell(self, event: Event) -> None:
         """Writes one event; an error is kept by who calls, and comes in close()."""
         with self.lock:
-            file = self.open()
-            for record in self._records(event):
-                file.write(_line(record))
+            self.told.append(event)
+            if len(self.told) > 1:
+                return  # freed while the one before is being written: by the garbage collector
+            try:
+                while self.told:
+                    for record in self._records(self.told[0]):
+                        self.open().write(_line(record))
+                    self.told.popleft()
+            finally:
+                self.told.clear()
 
     def close(self) -> None:
         """Gives the file its name, now that it is whole; or says why there is none."""

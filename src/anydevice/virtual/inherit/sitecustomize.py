@@ -41,15 +41,16 @@ def _running() -> ModuleType | None:
     return running
 
 
-def _at_end() -> None:
+def _at_end(program: int, reports: str) -> None:
     """In the program's own process: here, since children may have used torch where it did not."""
-    reports = os.environ["ANYDEVICE_REPORTS"]
+    if os.getpid() != program:
+        return  # forked from it
     running = _running() if "torch" in sys.modules or os.listdir(reports) else None
     if running is not None:
         running.end()
-    for report in os.listdir(reports):
-        os.remove(os.path.join(reports, report))
-    os.rmdir(reports)
+    import shutil
+
+    shutil.rmtree(reports, ignore_errors=True)  # a child may be leaving a report just now
 
 
 def _make_way() -> None:
@@ -67,5 +68,5 @@ def _make_way() -> None:
 if "ANYDEVICE_VIRTUAL" in os.environ:
     sys.meta_path.insert(0, _BeforeTorch())
     if os.environ["ANYDEVICE_MAIN"] == str(os.getpid()):
-        atexit.register(_at_end)
+        atexit.register(_at_end, os.getpid(), os.environ["ANYDEVICE_REPORTS"])
 _make_way()

@@ -80,8 +80,8 @@ def end(device: int, pool: PoolId) -> None:
 
 
 def release(device: int, pool: PoolId) -> None:
-    """One user less: without any, its memory can be given back."""
-    core.library().anydevice_memory_release_pool(core.refuse_absent(device), *_ints(pool))
+    """One user less: without any, its memory can be given back. The GPU may have gone before."""
+    core.library().anydevice_memory_release_pool(device, *_ints(pool))
 
 
 @contextmanager
@@ -102,7 +102,7 @@ def names() -> dict[str, Any]:
         "_cuda_beginAllocateCurrentThreadToPool": begin,
         "_cuda_beginAllocateCurrentStreamToPool": begin,
         "_cuda_endAllocateToPool": end,
-        "_cuda_releasePool": release,
+        "_cuda_releasePool": lambda device, pool: release(core.refuse_absent(device), pool),
         "_cuda_checkPoolLiveAllocations": _check_live,
         "_graph_pool_handle": handle,
     }
