@@ -1,6 +1,7 @@
 import errno
 import gzip
 import hashlib
+import http.client
 import importlib
 import re
 import subprocess
@@ -119,6 +120,20 @@ def test_a_server_that_stalls_is_asked_again(server, tmp_path, monkeypatch) -> N
     monkeypatch.setattr(fetching, "TIMEOUT", 0.2)
     server.faults = ["stall"]
     assert get(server, tmp_path) == CONTENT
+
+
+def test_a_network_that_goes_away_is_not_the_disks_fault(server, tmp_path, monkeypatch) -> None:
+    read = http.client.HTTPResponse.read1
+    errors = [OSError(errno.EHOSTUNREACH, "No route to host")]
+
+    def unsteady(answer: http.client.HTTPResponse, size: int) -> bytes:
+        if errors:
+            raise errors.pop()
+        return read(answer, size)
+
+    monkeypatch.setattr(http.client.HTTPResponse, "read1", unsteady)
+    assert get(server, tmp_path) == CONTENT
+    assert len(server.asked) == 2
 
 
 def test_a_redirect_is_followed(server, tmp_path) -> None:

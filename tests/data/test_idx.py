@@ -75,6 +75,7 @@ def damaged(content: bytes, how: str) -> bytes:
         "long": content + b"x",
         "gzip cut off": gzip.compress(content)[:-9],
         "gzip damaged": gzip.compress(content)[:-8] + b"01234567",
+        "gzip of a huge size": gzip.compress(b"\0\0\x08\x03" + b"\xff" * 12),
     }[how]
 
 
@@ -88,6 +89,7 @@ def damaged(content: bytes, how: str) -> bytes:
         ("long", "expected 7 bytes of data, got more|got 8"),
         ("gzip cut off", "cut off or damaged"),
         ("gzip damaged", "cut off or damaged"),
+        ("gzip of a huge size", r"expected 792281624\d+ bytes of data, got 0"),
     ],
 )
 def test_a_damaged_file_is_named_with_what_was_expected(tmp_path, how: str, sentence: str) -> None:

@@ -170,6 +170,14 @@ def _copy(answer: http.client.HTTPResponse, file: BinaryIO, begin: int, total: i
     name = Path(str(file.name)).stem
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task(name, completed=begin, total=total)
-        while chunk := answer.read1(CHUNK):
+        while chunk := _read(answer):
             file.write(chunk)
             progress.advance(task, len(chunk))
+
+
+def _read(answer: http.client.HTTPResponse) -> bytes:
+    """The next bytes; what goes wrong here is the network's fault, not the disk's."""
+    try:
+        return answer.read1(CHUNK)
+    except OSError as error:
+        raise ConnectionError(str(error)) from error

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 
+MOST_UNZIPPED = 1032  # bytes that deflate makes of one
+
 
 class DamagedFile(ValueError):  # noqa: N818, says what it is
     """A file is not what its name or header says it is."""
@@ -41,7 +43,8 @@ def _read_zipped(path: Path) -> NDArray[Any]:
         with gzip.open(path) as file:
             dtype, shape = _header(file, path)
             expected = prod(shape) * dtype.itemsize
-            content = bytearray(file.read(expected + 1))  # to the end, where the checksum is
+            most = MOST_UNZIPPED * path.stat().st_size  # a damaged header may ask for any size
+            content = bytearray(file.read(min(expected, most) + 1))  # to the checksum at the end
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise DamagedFile(
             f"{path} is cut off or damaged ({error}): remove it and get it again."
