@@ -1,5 +1,6 @@
 """Groups of processes and how they begin, end and fail."""
 
+import time
 from datetime import timedelta
 
 import torch
@@ -13,6 +14,14 @@ def in_all(group=None):
     mine = on_gpu(1)
     dist.all_reduce(mine, group=group)
     return mine.item()
+
+
+@check
+def a_gather_is_the_first_that_is_asked():
+    begin()
+    rows = [on_gpu(0) for _ in range(RANKS)] if RANK == 0 else None
+    dist.gather(on_gpu(RANK), rows)
+    equal([row.item() for row in rows or []], list(range(RANKS)) if RANK == 0 else [])
 
 
 @check
@@ -46,6 +55,18 @@ def begun_at_once_on_a_device_and_split():
     equal(in_all(part), 1)
     halves = dist.new_group([RANK], use_local_synchronization=True)
     equal(in_all(halves), 1)
+
+
+@check
+def a_part_with_a_timeout_of_its_own():
+    begin(None, device_id=GPU)
+    everyone = [list(range(RANKS))]
+    part = dist.split_group(split_ranks=everyone, timeout=timedelta(seconds=1))
+    equal([in_all(part), in_all(dist.split_group(part, everyone))], [RANKS, RANKS])
+    if RANK == 0:
+        assert "1000ms" in error_of(lambda: in_all(part))[1]
+        time.sleep(0.3)
+    equal(in_all(), RANKS)  # the others waited for more than a second
 
 
 @check

@@ -45,17 +45,17 @@ Lengths byte_splits(const Lengths& splits, const Tensor& tensor, int ranks) {
 
 class Backend final : public c10d::Backend {
  public:
-  Backend(BackendPtr gloo, std::string name)
-      : c10d::Backend(gloo->getRank(), gloo->getSize()),
-        group_(std::make_shared<Group>(std::move(gloo))),
+  Backend(std::shared_ptr<Group> group, std::string name)
+      : c10d::Backend(group->rank(), group->size()),
+        group_(std::move(group)),
         name_(std::move(name)),
         nccl_(name_ == "nccl") {}
 
   const std::string getBackendName() const override { return name_; }
   c10::intrusive_ptr<Options> getBackendOptions() override {
-    return c10::make_intrusive<Options>(name_, group_->gloo().getBackendOptions()->timeout);
+    return c10::make_intrusive<Options>(name_, group_->timeout());
   }
-  void setTimeout(Milliseconds timeout) override { group_->gloo().setTimeout(timeout); }
+  void setTimeout(Milliseconds timeout) override { group_->set_timeout(timeout); }
   bool supportsSplitting() const override { return nccl_; }
   bool supportsCoalescing() const override { return nccl_; }
   void setSequenceNumberForGroup() override {}
@@ -69,10 +69,7 @@ class Backend final : public c10d::Backend {
   BackendPtr split(
       const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
       const c10::intrusive_ptr<Options>& options) override {
-    auto of_gloo = group_->gloo().getBackendOptions();
-    of_gloo->timeout = options->timeout;
-    of_gloo->group_name = options->group_name;
-    auto part = group_->gloo().split(store, ranks, of_gloo);
+    auto part = group_->split(store, ranks, options);
     return part ? BackendPtr(c10::make_intrusive<Backend>(part, name_)) : BackendPtr();
   }
 
@@ -153,9 +150,10 @@ class Backend final : public c10d::Backend {
     auto mine = bytes(alias_of(only_one(inputs)));
     const auto results = getRank() == given.rootRank ? one_list(outputs) : Tensors{};
     auto theirs = bytes(aliases_of(results));
-    return ask(OpType::GATHER, results, [=, group = group_] {
+    auto doing = [=, group = group_] {
       group->gather(mine, theirs, given.rootRank, given.timeout);
-    });
+    };
+    return ask(OpType::GATHER, results, doing, inputs);  // the results are the root's alone
   }
 
   WorkPtr scatter(
@@ -266,16 +264,21 @@ class Backend final : public c10d::Backend {
         getRank(), op, ++asked_, std::vector<OutcomePtr>{std::move(outcome)}, outputs);
   }
 
-  // Hollow tensors have no bytes to exchange: all that is left of a collective is its shapes.
   WorkPtr ask(OpType op, const Tensors& outputs, Task task) {
+    return ask(op, outputs, std::move(task), outputs);
+  }
+
+  // `used` lie on this rank's GPU. All ranks compare theirs at the same collective, the first that uses
+  // one. Hollow tensors have no bytes to exchange: all that is left of a collective is its shapes.
+  WorkPtr ask(OpType op, const Tensors& outputs, Task task, const Tensors& used) {
     check_usable();
     if (machine.hollow) {
       return hand_out(op, stream_.put([] {}), outputs);
     }
     std::optional<DeviceIndex> first_used;
-    if (nccl_ && !compared_ && !outputs.empty()) {
+    if (nccl_ && !compared_ && !used.empty()) {
       compared_ = true;
-      first_used = outputs.front().device().index();
+      first_used = used.front().device().index();
     }
     auto checked = [group = group_, first_used, task = std::move(task)] {
       if (first_used) {
@@ -316,6 +319,12 @@ class Backend final : public c10d::Backend {
         " tensors, one for each rank, got ", list.size());
   }
 
+  void check_pairs(const Tensors& outputs, const Tensors& inputs) const {
+    TORCH_CHECK_VALUE(
+        outputs.size() == inputs.size(), "Expected as many output tensors as input tensors, got ",
+        outputs.size(), " for ", inputs.size());
+  }
+
   Tensors& one_list(std::vector<Tensors>& lists) const {
     TORCH_CHECK_VALUE(lists.size() == 1, "Expected one list of tensors, got ", lists.size());
     check_one_for_each_rank(lists.front());
@@ -345,6 +354,7 @@ class Backend final : public c10d::Backend {
       OpType op, Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& given) {
     Tensors wholes, parts;
     std::vector<Reduction> how;
+    check_pairs(outputs, inputs);
     for (size_t i = 0; i < inputs.size(); ++i) {
       check_same_dtype({inputs[i]}, outputs[i]);
       TORCH_CHECK_VALUE(
@@ -363,6 +373,7 @@ class Backend final : public c10d::Backend {
   }
 
   WorkPtr gather_into(OpType op, Tensors& outputs, Tensors& inputs, Milliseconds timeout) {
+    check_pairs(outputs, inputs);
     for (size_t i = 0; i < inputs.size(); ++i) {
       TORCH_CHECK_TYPE(
           inputs[i].dtype() == outputs[i].dtype(),
@@ -392,7 +403,8 @@ class Backend final : public c10d::Backend {
 
 // Gives the group, whose backend for the CPU is gloo, one for CUDA that goes by this name.
 void add_backend(const c10::intrusive_ptr<c10d::ProcessGroup>& group, std::string name) {
-  BackendPtr backend = c10::make_intrusive<Backend>(group->getBackend(c10::kCPU), std::move(name));
+  auto ranks = std::make_shared<Group>(group->getBackend(c10::kCPU));
+  BackendPtr backend = c10::make_intrusive<Backend>(std::move(ranks), std::move(name));
   group->setBackend(c10::kCUDA, c10d::ProcessGroup::CUSTOM, backend);
 }
 

@@ -4,6 +4,7 @@
 
 #include "alias.h"
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -110,11 +111,17 @@ using Lengths = std::vector<int64_t>;
 // and on the host.
 class Group {
  public:
-  explicit Group(BackendPtr gloo) : gloo_(std::move(gloo)) {}
+  explicit Group(BackendPtr gloo)
+      : gloo_(std::move(gloo)), timeout_(gloo_->getBackendOptions()->timeout) {}
 
   int rank() const { return gloo_->getRank(); }
   int size() const { return gloo_->getSize(); }
   c10d::Backend& gloo() const { return *gloo_; }
+  Milliseconds timeout() const { return timeout_; }
+  void set_timeout(Milliseconds timeout);
+  std::shared_ptr<Group> split(
+      const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+      const c10::intrusive_ptr<c10d::Backend::Options>& wanted);
 
   void broadcast(const Tensor& data, int64_t root, Milliseconds timeout);
   void all_reduce(Tensor values, const Reduction& how, Milliseconds timeout);
@@ -137,6 +144,8 @@ class Group {
 
  private:
   BackendPtr gloo_;
+  // Kept here, since gloo's options are shared by the groups that were split off this one.
+  std::atomic<Milliseconds> timeout_;
   std::optional<std::string> shared_gpu_;
 };
 

@@ -4,6 +4,11 @@
 
 #include <unistd.h>
 
+#include <fstream>
+#include <numeric>
+
+#include <c10/util/ScopeExit.h>
+
 namespace anydevice::collectives {
 namespace {
 
@@ -35,7 +40,44 @@ Lengths lengths(const Tensors& rows) {
   return each;
 }
 
+// This machine, as NCCL tells it from others: containers on two nodes may have one name.
+int64_t this_machine() {
+  char name[256] = {};
+  gethostname(name, sizeof(name) - 1);
+  std::string start;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> start;
+  return static_cast<int64_t>(std::hash<std::string>()(name + start));
+}
+
 }  // namespace
+
+void Group::set_timeout(Milliseconds timeout) {
+  timeout_ = timeout;
+  gloo_->setTimeout(timeout);
+}
+
+// What gloo splits off takes its options, the very same, and keeps them: they are as wanted meanwhile.
+std::shared_ptr<Group> Group::split(
+    const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+    const c10::intrusive_ptr<c10d::Backend::Options>& wanted) {
+  auto options = gloo_->getBackendOptions();
+  const auto name = options->group_name;
+  options->timeout = std::max(wanted->timeout, kBackendDefaultTimeout);  // to meet; cf. nccl.py
+  options->group_name = wanted->group_name;
+  options->global_ranks_in_group.resize(size());
+  std::iota(options->global_ranks_in_group.begin(), options->global_ranks_in_group.end(), 0);
+  auto restored = c10::make_scope_exit([&] {
+    options->timeout = timeout();
+    options->group_name = name;
+  });
+  auto part = gloo_->split(store, ranks, options);
+  if (!part) {
+    return nullptr;  // this rank is not among them
+  }
+  auto group = std::make_shared<Group>(std::move(part));
+  group->set_timeout(wanted->timeout);
+  return group;
+}
 
 void Group::broadcast(const Tensor& data, int64_t root, Milliseconds timeout) {
   if (data.numel() > 0) {
@@ -138,10 +180,7 @@ void Group::barrier(Milliseconds timeout) {
 }
 
 void Group::compare_gpus(DeviceIndex mine) {
-  char host[256] = {};
-  gethostname(host, sizeof(host) - 1);
-  const auto host_number = static_cast<int64_t>(std::hash<std::string>()(host));
-  const auto here = at::tensor({host_number, static_cast<int64_t>(mine)}, at::kLong);
+  const auto here = at::tensor({this_machine(), static_cast<int64_t>(mine)}, at::kLong);
   const auto places = at::empty({size(), 2}, here.options());
   all_gather_into(places.view({-1}), here, c10d::kUnsetTimeout);
   for (int other = 0; other < size(); ++other) {

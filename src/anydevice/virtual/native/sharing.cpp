@@ -82,6 +82,7 @@ Piece* piece_around(const void* data) {
 }
 
 void move_bytes(c10::StorageImpl& storage, Block& block) {
+  wait_for_collectives();  // which write where the bytes are now
   auto* piece = new_piece(storage.nbytes());
   std::memcpy(piece->data(), storage.data(), piece->size);
   release_alias(block);
