@@ -191,3 +191,15 @@ def test_cudas_own_errors_have_their_words():
     with pytest.raises(torch.cuda.CudaError, match=r"out of memory \(2\)"):
         torch.cuda.check_error(2)
     torch.cuda.check_error(0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "of_block", "of_multiprocessor"),
+    [("t4", 65536, 65536), ("h100", 232448, 233472), ("rtx-4090", 101376, 102400)],
+)
+def test_shared_memory_is_the_cards(kind, of_block, of_multiprocessor):
+    virtual.disable()
+    with virtual.virtual_gpus(1, kind):
+        card = torch.cuda.get_device_properties(0)
+    assert card.shared_memory_per_block_optin == of_block
+    assert card.shared_memory_per_multiprocessor == of_multiprocessor

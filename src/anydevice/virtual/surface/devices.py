@@ -19,6 +19,18 @@ WHEEL = "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120"  # what PyTorch's own is built f
 # torch::utils::set_requires_device_init(c10::DeviceType, bool)
 SET_REQUIRES_DEVICE_INIT = "_ZN5torch5utils24set_requires_device_initEN3c1010DeviceTypeEb"
 WARP = 32
+# Shared memory by capability in KiB: what a block may ask for, and of a multiprocessor.
+SHARED = {
+    (5, 2): (48, 96),
+    (6, 0): (48, 64),
+    (6, 1): (48, 96),
+    (7, 0): (96, 96),
+    (7, 5): (64, 64),
+    (8, 0): (163, 164),
+    (9, 0): (227, 228),
+    (10, 0): (227, 228),
+}
+SHARED_OF_OTHERS = (99, 100)  # 8.6, 8.9, 12.0
 CUDA_ERRORS = {
     0: "no error",
     1: "invalid argument",
@@ -124,6 +136,7 @@ class CudaDeviceProperties(SimpleNamespace):
 
 def _properties(gpu: Card, device: int) -> CudaDeviceProperties:
     major, minor = gpu.capability
+    of_block, of_multiprocessor = SHARED.get(gpu.capability, SHARED_OF_OTHERS)
     return CudaDeviceProperties(
         name=gpu.name,
         major=major,
@@ -135,8 +148,8 @@ def _properties(gpu: Card, device: int) -> CudaDeviceProperties:
         warp_size=WARP,
         regs_per_multiprocessor=65536,
         shared_memory_per_block=49152,
-        shared_memory_per_block_optin=101_376 if major >= 8 else 65_536,
-        shared_memory_per_multiprocessor=102_400 if major >= 8 else 65_536,
+        shared_memory_per_block_optin=of_block << 10,
+        shared_memory_per_multiprocessor=of_multiprocessor << 10,
         L2_cache_size=gpu.l2_cache,
         is_integrated=False,
         is_multi_gpu_board=False,
