@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
+
 from tests.conformance.cases import ROUNDING
 from tests.conformance.compare import Raised, difference
 from tests.conformance.twins import twins
-from torch.utils._pytree import tree_leaves
 
 Run = Callable[[str], Any]  # the device's name -> whatever the computation gives there
 SEEDS = range(1, 17)

@@ -5,8 +5,9 @@ from functools import cache
 from typing import Any
 
 import torch
-from tests.conformance.agree import DisagreementError
 from torch.testing._internal.autocast_test_lists import AutocastTestLists, TestAutocast
+
+from tests.conformance.agree import DisagreementError
 
 HALVES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 # Where each list's ops are found; the lists of methods have no module.

@@ -5,10 +5,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.testing._internal.opinfo.core import OpInfo, SampleInput
+
 from tests.conformance.agree import DisagreementError, attempt
 from tests.conformance.compare import difference
 from tests.conformance.ops import Concern
-from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
 
 def errors(op: OpInfo, dtype: torch.dtype, limit: int | None) -> Iterator[Callable[[], bool]]:

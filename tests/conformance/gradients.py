@@ -4,12 +4,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from tests.conformance.agree import agree, attempt
-from tests.conformance.compare import Raised
-from tests.conformance.ops import Concern, call, has_cpu, on_cuda, samples
 from torch.autograd import forward_ad
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from torch.utils._pytree import tree_leaves, tree_map_only
+
+from tests.conformance.agree import agree, attempt
+from tests.conformance.compare import Raised
+from tests.conformance.ops import Concern, call, has_cpu, on_cuda, samples
 
 
 def gradients(op: OpInfo, sample: SampleInput, device: str, again: bool = False) -> Any:

@@ -6,11 +6,12 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch.testing._internal.common_modules import ModuleInfo, ModuleInput, module_db
+
 from tests.conformance.agree import DisagreementError, agree, attempt
 from tests.conformance.compare import Raised
 from tests.conformance.gradients import computed, derive, followed
 from tests.conformance.twins import twins
-from torch.testing._internal.common_modules import ModuleInfo, ModuleInput, module_db
 
 # On a card cuDNN runs these, and refuses to go backward through one that is not training.
 CUDNN = {"nn.RNN", "nn.GRU", "nn.LSTM"}

@@ -6,16 +6,17 @@ from functools import cache
 from typing import Any
 
 import torch
-from tests.conformance.agree import SEEDS, DisagreementError, agree, attempt, varies
-from tests.conformance.compare import Raised, difference, sharing
-from tests.conformance.references import REFERENCES
-from tests.conformance.twins import twins
 from torch.testing._internal import common_methods_invocations
 from torch.testing._internal.common_device_type import onlyCPU
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.common_utils import noncontiguous_like
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from torch.utils._pytree import tree_leaves, tree_map_only
+
+from tests.conformance.agree import SEEDS, DisagreementError, agree, attempt, varies
+from tests.conformance.compare import Raised, difference, sharing
+from tests.conformance.references import REFERENCES
+from tests.conformance.twins import twins
 
 # What these return was never written to, so there is nothing to compare but shape and kind.
 UNWRITTEN = {

@@ -5,11 +5,12 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch.testing._internal.common_optimizers import OptimizerInfo, OptimizerInput, optim_db
+from torch.utils._pytree import tree_map_only
+
 from tests.conformance.agree import DisagreementError
 from tests.conformance.compare import difference
 from tests.conformance.twins import twins
-from torch.testing._internal.common_optimizers import OptimizerInfo, OptimizerInput, optim_db
-from torch.utils._pytree import tree_map_only
 
 STEPS = 5
 SHAPES = [(3, 4), (5, 6), (4, 3)]  # matrices alone: Muon takes nothing else

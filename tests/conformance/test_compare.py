@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from tests.conformance.agree import DisagreementError, agree
 from tests.conformance.compare import Raised, difference, sharing
 from tests.conformance.twins import twins

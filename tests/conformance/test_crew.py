@@ -3,6 +3,7 @@
 import sys
 
 import pytest
+
 from tests.conformance.cases import (
     ROUNDING,
     Case,

@@ -4,6 +4,7 @@ import gzip
 import json
 
 import pytest
+
 from tests.conformance.recording import compare, kind, nearly, same
 
 MISMATCH = (

@@ -29,6 +29,7 @@ def start() -> None:
 def checks() -> dict[str, tuple[Callable[[], Any], Callable[..., Thunks]]]:
     """For each check, what lists its (name, dtype) pairs and what runs one of them."""
     import torch
+
     from tests.conformance import autocast, errors, gradients, modules, ops, optimizers, programs
 
     def on_ops(check: Callable[..., Thunks]) -> Callable[..., Thunks]:

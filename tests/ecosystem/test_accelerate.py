@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from tests.ecosystem.running import PROGRAMS, both, on_gpus, report
 
 accelerate = pytest.importorskip("accelerate")

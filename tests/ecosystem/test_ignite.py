@@ -1,6 +1,7 @@
 """pytorch-ignite's engines, metrics and handlers."""
 
 import pytest
+
 from tests.ecosystem.running import PROGRAMS, both, on_gpus, report
 
 pytest.importorskip("ignite")

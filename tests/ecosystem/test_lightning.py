@@ -1,6 +1,7 @@
 """Lightning's Trainer on one GPU and on two, the second in a process that it starts itself."""
 
 import pytest
+
 from tests.ecosystem.running import PROGRAMS, both, on_cpu, on_gpus, reports
 
 pytest.importorskip("lightning")

@@ -1,6 +1,7 @@
 """More packages that people use, each in a short program."""
 
 import pytest
+
 from tests.ecosystem.running import PROGRAMS, both
 
 NEEDS = {

@@ -3,6 +3,7 @@
 import os
 
 import pytest
+
 from tests.ecosystem.running import ROOT, on_gpus
 
 SOURCES = ROOT / "build" / "ecosystem" / "sources"

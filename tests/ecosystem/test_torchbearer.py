@@ -1,6 +1,7 @@
 """torchbearer 0.5.5, of 2020."""
 
 import pytest
+
 from tests.ecosystem.running import PROGRAMS, on_cpu, on_gpus, report
 
 pytest.importorskip("torchbearer")

@@ -1,6 +1,7 @@
 """torchmetrics, each metric that plain numbers can be given to."""
 
 import pytest
+
 from tests.ecosystem.running import both
 
 pytest.importorskip("torchmetrics")

@@ -1,6 +1,7 @@
 """transformers: GPT-2 and BERT from their configurations, and the Trainer."""
 
 import pytest
+
 from tests.ecosystem.running import PROGRAMS, both, on_gpus, report
 
 pytest.importorskip("transformers")

@@ -9,13 +9,13 @@ import signal
 import pytest
 import torch
 from safetensors.torch import save_file
-from tests.train import kills
 from torch import nn
 
 from anydevice import files
 from anydevice.train.callbacks import Callback
 from anydevice.train.checkpoint import CheckpointError
 from anydevice.train.trial import Trial
+from tests.train import kills
 
 
 @pytest.mark.parametrize("kind", ["tensors", "loader"])

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.virtual.own_process import run
 
 from anydevice.virtual import meeting
+from tests.virtual.own_process import run
 
 PROGRAMS = Path(__file__).with_name("distributed_programs")
 ENABLING = ("hollow",)  # programs that call virtual.enable() themselves

@@ -2,6 +2,7 @@
 runs."""
 
 import pytest
+
 from tests.virtual.exit_programs import complaint, programs
 
 

@@ -5,10 +5,11 @@ from itertools import pairwise
 
 import pytest
 import torch
-from tests.virtual.against_cpu import numbers, same
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import pad, scaled_dot_product_attention
+
+from tests.virtual.against_cpu import numbers, same
 
 pytestmark = pytest.mark.usefixtures("seeded")
 

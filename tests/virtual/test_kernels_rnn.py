@@ -2,9 +2,10 @@
 
 import pytest
 import torch
-from tests.virtual.against_cpu import numbers, same
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from tests.virtual.against_cpu import numbers, same
 
 pytestmark = pytest.mark.usefixtures("seeded")
 

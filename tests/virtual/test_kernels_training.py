@@ -3,9 +3,10 @@ fused optimizers."""
 
 import pytest
 import torch
-from tests.virtual.against_cpu import numbers, same
 from torch import nn
 from torch.nn import functional as F
+
+from tests.virtual.against_cpu import numbers, same
 
 pytestmark = pytest.mark.usefixtures("seeded")
 

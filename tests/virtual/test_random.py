@@ -10,9 +10,10 @@ import tempfile
 import numpy as np
 import pytest
 import torch
-from tests.virtual.philox_model import Card
 from torch import nn
 from torch.nn import functional as F
+
+from tests.virtual.philox_model import Card
 
 pytestmark = pytest.mark.usefixtures("seeded")
 
