@@ -48,9 +48,12 @@ def _at_end(program: int, reports: str) -> None:
     running = _running() if "torch" in sys.modules or os.listdir(reports) else None
     if running is not None:
         running.end()
-    import shutil
-
-    shutil.rmtree(reports, ignore_errors=True)  # a child may be leaving a report just now
+    try:  # no import here: some reset what Python knows of Ctrl-C, and its exit code with it
+        for report in os.listdir(reports):
+            os.remove(os.path.join(reports, report))
+        os.rmdir(reports)
+    except OSError:  # a child leaves its report just now
+        pass
 
 
 def _make_way() -> None:
