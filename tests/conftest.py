@@ -1,7 +1,14 @@
 """What all tests share: tests marked `gpu` are skipped, with the reason, where GPUs are missing."""
 
+import signal
+
 import pytest
 import torch
+
+# A shell switches Ctrl-C off in what it runs in the background; the programs that tests start and
+# interrupt must have it on.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
