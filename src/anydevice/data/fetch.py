@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
 
 from anydevice.errors import UsageError
+from anydevice.files import sync
 
 TIMEOUT = 30.0  # seconds without a byte
 TRIES = 3  # in a row without a new byte, for each address
@@ -51,7 +52,7 @@ def fetch(path: Path, addresses: Sequence[str], checksum: str | None = None) -> 
             if not path.exists():
                 _fetch_part(part, addresses, checksum)
                 os.replace(part, path)
-                _keep_name(path.parent)
+                sync(path.parent)
     except DownloadFailed:
         raise
     except OSError as error:
@@ -60,15 +61,6 @@ def fetch(path: Path, addresses: Sequence[str], checksum: str | None = None) -> 
             "make room, or name a folder that can be written."
         ) from error
     return path
-
-
-def _keep_name(folder: Path) -> None:
-    """Has the disk hold the new name, too."""
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
 
 
 def _fetch_part(part: Path, addresses: Sequence[str], checksum: str | None) -> None:

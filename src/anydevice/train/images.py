@@ -6,6 +6,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from anydevice.data.images import pixel_statistics
+
 
 class Standardised:
     """Batches whose byte images come out with mean 0 and deviation 1, as the training data has."""
@@ -34,15 +36,9 @@ def are_bytes(tensor: Tensor) -> bool:
 
 
 def statistics(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and 1/deviation of each channel, exactly, from how often each byte occurs."""
-    channels = images.unbind(1) if images.dim() == 4 else (images,)
-    levels = torch.arange(256, dtype=torch.float32, device=images.device)
-    means, scales = [], []
-    for channel in channels:
-        share = torch.bincount(channel.reshape(-1), minlength=256).to(torch.float32)
-        share /= channel.numel()
-        mean = (share * levels).sum()
-        means.append(mean)
-        scales.append((share * (levels - mean).square()).sum().sqrt().clamp_min(1e-6).reciprocal())
-    shape = (-1, 1, 1) if images.dim() == 4 else ()
-    return torch.stack(means).reshape(shape), torch.stack(scales).reshape(shape)
+    """Mean and 1/deviation of each channel, of pixels counted from 0 to 255."""
+    channelled = images.dim() == 4
+    means, deviations = pixel_statistics(images if channelled else images.unsqueeze(1))
+    shape = (-1, 1, 1) if channelled else ()
+    mean, deviation = (255 * torch.tensor(f).reshape(shape) for f in (means, deviations))
+    return mean, deviation.reciprocal()
