@@ -280,7 +280,9 @@ def test_a_trace_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
 def test_another_sitecustomize_still_runs(tmp_path: Path) -> None:
     write(tmp_path, "import builtins\nbuiltins.other = 'ran'", "sitecustomize.py")
     write(tmp_path, "print(other)\nimport sitecustomize\nprint(sitecustomize.__file__)")
-    done = run("program.py", folder=tmp_path, PYTHONPATH=f"{tmp_path}:{os.environ['PYTHONPATH']}")
+    before = os.environ.get("PYTHONPATH")
+    path = os.pathsep.join([str(tmp_path), *([before] if before else [])])
+    done = run("program.py", folder=tmp_path, PYTHONPATH=path)
     assert done.stdout.splitlines() == ["ran", str(tmp_path / "sitecustomize.py")]
 
 
