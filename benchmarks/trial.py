@@ -131,22 +131,32 @@ def by_ignite(network: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> Epoch
     return epoch
 
 
-def by_accelerate(network: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> Epoch:
-    """The loop by hand, with its backward and its prepared optimizer."""
-    from accelerate import Accelerator
-
-    accelerator = Accelerator(cpu=True)
-    prepared, optimizer = accelerator.prepare(network, adam(network.parameters()))
+def by_hand_with(
+    backward: Callable[[Tensor], object],
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batches: list[tuple[Tensor, Tensor]],
+) -> Epoch:
+    """The loop by hand, but for its backward."""
 
     def epoch() -> float:
         begin = time.perf_counter()
         for x, y in batches:
             optimizer.zero_grad()
-            accelerator.backward(F.cross_entropy(prepared(x), y))
+            backward(F.cross_entropy(network(x), y))
             optimizer.step()
         return time.perf_counter() - begin
 
     return epoch
+
+
+def by_accelerate(network: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> Epoch:
+    """The loop by hand, with its backward and its prepared optimizer."""
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True)
+    prepared = accelerator.prepare(network, adam(network.parameters()))
+    return by_hand_with(accelerator.backward, *prepared, batches)
 
 
 def by_fabric(network: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> Epoch:
@@ -154,17 +164,8 @@ def by_fabric(network: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> Epoch
     from lightning.fabric import Fabric
 
     fabric = Fabric(accelerator="cpu", devices=1)
-    prepared, optimizer = fabric.setup(network, adam(network.parameters()))
-
-    def epoch() -> float:
-        begin = time.perf_counter()
-        for x, y in batches:
-            optimizer.zero_grad()
-            fabric.backward(F.cross_entropy(prepared(x), y))
-            optimizer.step()
-        return time.perf_counter() - begin
-
-    return epoch
+    prepared = fabric.setup(network, adam(network.parameters()))
+    return by_hand_with(fabric.backward, *prepared, batches)
 
 
 def by_lightning(network: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> Epoch:

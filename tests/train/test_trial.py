@@ -170,6 +170,22 @@ def test_evaluate_measures_all_samples_alike(network, data, device):
     assert found["accuracy"] == pytest.approx((output.argmax(1) == y).float().mean().item())
 
 
+def test_a_metric_that_only_counts_is_read_beside_validation(network, data):
+    class Samples:
+        def reset(self):
+            self.seen = 0
+
+        def update(self, output, target):
+            self.seen += len(target)
+
+        def compute(self):
+            return self.seen
+
+    trial = Trial(network, "adam", "cross_entropy", metrics=[("seen", Samples())])
+    record = trial.with_generators(data, (data[0][:7], data[1][:7])).run(1, verbose=False)[0]
+    assert (record["seen"], record["val_seen"]) == (130, 7)
+
+
 def test_predict_gives_the_outputs_on_the_cpu_and_ignores_targets(network, data, device):
     trial = Trial(network, "adam", "cross_entropy").to(device)
     found, alone = trial.predict(data, batch_size=50), trial.predict(data[0])

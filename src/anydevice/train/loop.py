@@ -27,12 +27,12 @@ class Job:
     forward: Forward
     metrics: Metrics
     autocast: AbstractContextManager[object]
+    gradients: Callable[["Job", list[Any]], list[Result]]  # the function below, or one around it
     optimizer: Optimizer | None = None  # none is needed to measure
     scaler: torch.amp.GradScaler | None = None
     accumulate: int = 1
     sums: bool = False  # whether the loss is a sum over samples instead of a mean
     clip_norm: float | None = None
-    gradients: Callable[["Job", list[Any]], list[Result]] = lambda job, group: gradients(job, group)
     after_step: list[Hook] = field(default_factory=list)
     step: int = 0
     skipped: Any = 0  # steps of this epoch whose scaled gradients were not finite

@@ -155,7 +155,6 @@ class Trial:
                 while self.epoch < epochs and not self.stopped:
                     react["on_start_epoch"]()
                     self.history.append(self._epoch(job))
-                    job.batches = 0
                     react["on_end_epoch"]()
             finally:
                 react["on_end"]()
@@ -289,6 +288,7 @@ class Trial:
                 f"expected batches to train on in epoch {self.epoch + 1}, got none: is the data "
                 "empty, or a generator that is spent after one pass?"
             )
+        job.batches = 0  # the epoch's training is over: its metrics need not be kept
         record = {"epoch": self.epoch + 1, **self.metrics.read()}
         if job.scaler:
             record["skipped"], job.skipped = int(job.skipped), 0
@@ -365,10 +365,8 @@ class Trial:
         if not any(map(is_lazy, held)):
             return
         batch = next(iter(self.sets.named("train")))
-        training = self.network.training
-        with torch.no_grad():
+        with as_it_was(self.network), torch.no_grad():
             forward_of(self.loss, self._step)(self.network.eval(), batch)
-        self.network.train(training)
 
 
 def _home(network: nn.Module) -> torch.device:
