@@ -8,7 +8,7 @@ demo: .venv/installed
 	$(BIN)/anydevice devices
 
 test: lint types
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n auto
 
 # The programs of several processes with four of them: meshes of two dimensions, four stages.
 test-distributed: .venv/installed
