@@ -27,11 +27,14 @@ if TYPE_CHECKING:
     from anydevice.devices.place import place as place
     from anydevice.devices.placement import placement as placement
     from anydevice.devices.report import devices as devices
+    from anydevice.sweep.grid import Run as Run
+    from anydevice.sweep.grid import grid as grid
     from anydevice.train.trial import Trial as Trial
     from anydevice.virtual.machine import virtual_gpus as virtual_gpus
 
 _HOME = {
     "DeviceNotFound": "devices.choose",
+    "Run": "sweep.grid",
     "Trial": "train.trial",
     "cpu": "devices.choose",
     "current": "devices.choose",
@@ -45,6 +48,7 @@ _HOME = {
     "move": "devices.move",
     "place": "devices.place",
     "placement": "devices.placement",
+    "grid": "sweep.grid",
     "virtual_gpus": "virtual.machine",
 }
 _ROOMS = ("data", "devices", "virtual")  # devices is called, too: ad.devices()
