@@ -1,0 +1,212 @@
+"""What a trial is given, and what is made of it before the first step."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from anydevice.devices.choose import DeviceLike, exact, pick
+from anydevice.devices.move import move
+from anydevice.errors import UsageError
+from anydevice.train.adapt import Steps, recipe_of
+from anydevice.train.checkpoint import Checkpoints
+from anydevice.train.fitting import Fitting
+from anydevice.train.forward import Step, forward_of
+from anydevice.train.history import History
+from anydevice.train.loop import Job, as_it_was, gradients
+from anydevice.train.metrics import Metrics
+from anydevice.train.options import Options, determinism
+from anydevice.train.precision import precision_of
+from anydevice.train.recipes import Loss, OptimizerLike, loss_of, optimizer_of
+from anydevice.train.resume import Keeper
+from anydevice.train.sets import Sets
+
+SETS = ("train", "val", "test")
+
+
+class Prepared:
+    """A network, an optimizer, a loss, data and options; the job that the loop works on."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        optimizer: OptimizerLike | None = "adam",
+        criterion: str | Loss | None = None,
+        metrics: Sequence[Any] = ("loss",),
+        callbacks: Sequence[Any] = (),
+        *,
+        loss: str | Loss | None = None,
+        step: Step | None = None,
+    ) -> None:
+        self.network = network
+        self.loss = loss_of(criterion if loss is None else loss)
+        self.metrics = Metrics(metrics)
+        self.callbacks = list(callbacks)
+        self.history = History()
+        self.options = Options()
+        self.precision = precision_of("fp32", _home(network))
+        self.stopped = False
+        self._wanted_optimizer = optimizer
+        given = {"optimizer": optimizer, "loss": criterion if loss is None else loss}
+        self._names: dict[str, Any] = {k: v for k, v in given.items() if isinstance(v, str)}
+        self._names["metrics"] = [name for name in metrics if isinstance(name, str)]
+        self._step = step
+        self._job: Job | None = None
+        self._keeper: Keeper | None = None
+        self._fitting = Fitting(_home(network))
+        self.sets = Sets(_home(network))
+
+    @classmethod
+    def of(cls, module: nn.Module, **options: Any) -> Self:
+        """A module that has `training_step` and `configure_optimizers`, as it is."""
+        recipe = recipe_of(module)
+        callbacks = [*recipe.pop("callbacks"), *options.pop("callbacks", ())]
+        return cls(module, callbacks=callbacks, **{**recipe, **options})
+
+    def to(self, device: DeviceLike = "auto", precision: str | None = None) -> Self:
+        """Trains there, in this precision: "fp32", "tf32", "bf16", "fp16" or "auto"."""
+        place = exact(pick(device))
+        self.precision = precision_of(precision or self.precision.name, place)
+        self.network = move(self.network, place)
+        for beside in (self.loss, self._wanted_optimizer):
+            if isinstance(beside, (nn.Module, torch.optim.Optimizer)):
+                move(beside, place)
+        if self._job:
+            self._job.autocast, self._job.scaler = self.precision.autocast, self.precision.scaler()
+            self._job.gradients = self._gradients()
+        self.sets.to(place)
+        return self
+
+    def with_options(self, **options: Any) -> Self:
+        """Sets accumulate, clip_norm, compile, channels_last, deterministic, seed or on_oom."""
+        known = Options.__dataclass_fields__
+        if strangers := options.keys() - known:
+            raise UsageError(
+                f"expected options among {', '.join(known)}, got {', '.join(sorted(strangers))}."
+            )
+        if self._job and self._job.step:
+            raise UsageError(
+                f"expected options before the first step, got them after {self._job.step}: "
+                "make another trial with them."
+            )
+        self.options = replace(self.options, **options)
+        self._job = None
+        return self
+
+    def with_generators(
+        self,
+        train_generator: Any = None,
+        val_generator: Any = None,
+        test_generator: Any = None,
+        *,
+        batch_size: int = 100,
+        shuffle: bool = True,
+    ) -> Self:
+        """The data: tensors, a Dataset, a DataLoader or any iterable of batches.
+
+        `batch_size` and `shuffle` are for data that comes without batches.
+        """
+        given = (train_generator, val_generator, test_generator)
+        for name, data in zip(SETS, given, strict=True):
+            if data is not None:
+                self.sets.give(name, data, batch_size, shuffle and name == "train")
+        return self
+
+    def checkpoint(self, folder: str | Path, *, every: int | None = None, keep: int = 2) -> Self:
+        """Keeps checkpoints there: at each epoch's end and every so many steps, the newest `keep`.
+
+        A run that was interrupted, in whatever way, goes on from the newest as if it had not been.
+        """
+        self._keeper = Keeper(Checkpoints(Path(folder), every, keep))
+        return self
+
+    @property
+    def epoch(self) -> int:
+        """How many epochs are done."""
+        return len(self.history)
+
+    @property
+    def device(self) -> torch.device:
+        """Where it trains."""
+        return self.precision.device
+
+    @property
+    def train_data(self) -> Any:
+        """The training data as it was given."""
+        given = self.sets.given.get("train")
+        return given.data if given else None
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer, built if it is not yet."""
+        return self._with_optimizer(self.job)
+
+    @property
+    def job(self) -> Job:
+        """What the loop touches, made at the first use."""
+        if self._job is None:
+            if self.options.seed is not None:
+                torch.manual_seed(self.options.seed)
+            self._initialise_lazy()
+            network: Any = self.network
+            if self.options.compile and isinstance(self._step, Steps):
+                raise UsageError(
+                    "expected a module that compiles its own parts, since its training_step is "
+                    "called as it is, got compile=True: call module.compile() on a part."
+                )
+            if self.options.channels_last:
+                network.to(memory_format=torch.channels_last)
+            self._job = Job(
+                network=torch.compile(network) if self.options.compile else network,
+                forward=forward_of(self.loss, self._step),
+                metrics=self.metrics,
+                autocast=self.precision.autocast,
+                scaler=self.precision.scaler(),
+                accumulate=self.options.accumulate,
+                clip_norm=self.options.clip_norm,
+                sums=getattr(self.loss, "reduction", "mean") == "sum",
+                gradients=self._gradients(),
+            )
+        return self._job
+
+    def _with_optimizer(self, job: Job) -> torch.optim.Optimizer:
+        """The job's optimizer, built once the network's parameters are what they will be."""
+        if job.optimizer is None:
+            job.optimizer = optimizer_of(self._wanted_optimizer, self.network, self.loss)
+            self._wanted_optimizer = job.optimizer
+        return job.optimizer
+
+    def _gradients(self) -> Any:
+        """How a step gets its gradients: on a GPU, also where they do not fit at once."""
+        survives = self.options.on_oom == "split" and self.device.type not in ("cpu", "meta")
+        self._fitting = Fitting(self.device, self._fitting.parts)
+        return self._fitting.gradients if survives else gradients
+
+    def _with_state(self) -> list[Any]:
+        return [callback for callback in self.callbacks if hasattr(callback, "state_dict")]
+
+    def _settings(self) -> ExitStack:
+        stack = ExitStack()
+        stack.enter_context(self.precision.matmuls())
+        stack.enter_context(determinism(self.options.deterministic))
+        return stack
+
+    def _initialise_lazy(self) -> None:
+        """Lazy modules learn their sizes from a first batch, without training on it."""
+        held = (*self.network.parameters(), *self.network.buffers())
+        if not any(map(is_lazy, held)):
+            return
+        batch = next(iter(self.sets.named("train")))
+        with as_it_was(self.network), torch.no_grad():
+            forward_of(self.loss, self._step)(self.network.eval(), batch)
+
+
+def _home(network: nn.Module) -> torch.device:
+    """Where the network is already."""
+    first = next(network.parameters(), None)
+    return torch.device("cpu") if first is None else first.device
