@@ -1,0 +1,1 @@
+"""Memory and time, foretold from a run on a hollow GPU."""
