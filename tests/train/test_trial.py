@@ -1,6 +1,7 @@
 """A trial trains as the loop written by hand does, and says what it was given wrong."""
 
 import copy
+import weakref
 
 import pytest
 import torch
@@ -277,6 +278,20 @@ def test_an_error_in_a_callback_names_it(network, data):
     with pytest.raises(KeyError) as caught:
         trial.run(1, verbose=False)
     assert caught.value.__notes__ == ["raised in the callback Broken.on_step, epoch 1"]
+
+
+def test_the_outputs_of_a_step_are_gone_before_the_next_one(network, data, device):
+    outputs = []
+
+    def step(network, batch):
+        assert all(reference() is None for reference in outputs)
+        output = network(batch[0])
+        outputs.append(weakref.ref(output))
+        return nn.functional.cross_entropy(output, batch[1]), output
+
+    trial = Trial(network, "sgd", step=step, metrics=["loss", "accuracy"]).to(device)
+    trial.with_generators(data, batch_size=50).run(2, verbose=False)
+    assert len(outputs) == 6
 
 
 def test_an_epoch_that_was_broken_off_is_begun_anew(network, data):

@@ -49,8 +49,7 @@ def train_epoch(job: Job, batches: Iterable[Any]) -> None:
         job.optimizer.zero_grad()
         job.batch, job.results = group[-1], job.gradients(job, group)
         update(job, job.optimizer)
-        for result in job.results:
-            job.metrics.update(result)
+        job.metrics.update(job.results)
         job.step += 1
         job.batches += len(group)
         for react in job.after_step:
@@ -96,7 +95,7 @@ def evaluate(job: Job, batches: Iterable[Any]) -> int:
     number = 0
     for batch in batches:
         with job.autocast:
-            job.metrics.update(job.forward(job.network, batch))
+            job.metrics.update([job.forward(job.network, batch)])
         number += 1
     return number
 

@@ -141,10 +141,11 @@ class Metrics:
         for measure in self._measures:
             measure.reset(device)
 
-    def update(self, result: Result) -> None:
-        """Take in one batch, without waiting for the device."""
+    def update(self, results: list[Result]) -> None:
+        """Take in the batches of a step, without waiting for the device."""
         for measure in self._measures:
-            measure.update(result)
+            for result in results:
+                measure.update(result)
 
     def state(self) -> dict[str, Any]:
         """What every metric measured so far."""
