@@ -40,7 +40,8 @@ def sample_count(batch: Any) -> int:
             "expected a batch with samples along dimension 0 of its tensors, got "
             f"{type(batch).__name__}: give (inputs, target), a dictionary of tensors, or step=."
         )
-    return held.size(0)  # a third of len()'s time
+    samples: int = held.size(0)  # a third of len()'s time
+    return samples
 
 
 def _by_loss(loss: Loss | None) -> Forward:
