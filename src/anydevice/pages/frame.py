@@ -1,0 +1,71 @@
+"""The frame of every page: head, style and script in one file, and a policy that bars the network."""
+
+import json
+from base64 import b64encode
+from collections.abc import Sequence
+from hashlib import sha256
+from html import escape
+from importlib.resources import files
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<link rel="icon" href="data:,">
+<title>{title}</title>
+<style>
+{style}
+</style>
+</head>
+<body>
+{body}
+<script type="application/json" id="data">{data}</script>
+<script type="module">{script}</script>
+</body>
+</html>
+"""
+
+
+def page(
+    title: str,
+    body: str,
+    *,
+    data: object = None,
+    styles: Sequence[str] = (),
+    scripts: Sequence[str] = (),
+) -> bytes:
+    """A whole page; `body`, `styles` and `scripts` are the program's own, `title` and `data` anybody's.
+
+    The scripts follow `draw.js` in one module, and read `data` with its `embedded()`.
+    """
+    script = "\n".join([resource("anydevice.pages", "draw.js"), *scripts])
+    text = _PAGE.format(
+        policy=_policy(script),
+        title=escape(title),
+        style="\n".join([resource("anydevice.pages", "frame.css"), *styles]),
+        body=body,
+        data=embedded(data),
+        script=script,
+    )
+    return text.encode("utf-8", "replace")
+
+
+def embedded(data: object) -> str:
+    """JSON that cannot end the script element it stands in, whatever texts it holds."""
+    return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+
+
+def resource(package: str, name: str) -> str:
+    """The text of a file that lies beside the code."""
+    return files(package).joinpath(name).read_text("utf-8")
+
+
+def _policy(script: str) -> str:
+    """No network at all, and no script but this one."""
+    digest = b64encode(sha256(script.encode()).digest()).decode()
+    return (
+        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:"
+    )

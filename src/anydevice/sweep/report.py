@@ -1,0 +1,45 @@
+"""A sweep as one HTML page that stands alone, and its main picture as a PNG."""
+
+from datetime import datetime
+from pathlib import Path
+
+from anydevice.files import write_whole
+from anydevice.pages.frame import page, resource
+from anydevice.pages.picture import take_picture
+from anydevice.sweep.page_data import page_data
+from anydevice.sweep.records import Sheet, SheetError, read_all, read_sheet
+from anydevice.version import __version__
+
+PAGE = "report.html"
+PICTURE = (1200, 600)
+SCRIPTS = ("runs.js", "table.js", "curves.js", "spread.js", "parallel.js", "words.js", "main.js")
+
+
+def report(folder: str | Path, output: str | Path | None = None) -> Path:
+    """Writes the page, FOLDER/report.html unless another place is named, and says where it is."""
+    path = Path(output) if output else Path(folder) / PAGE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, report_page(Path(folder)))
+    return path
+
+
+def report_picture(folder: str | Path, output: str | Path) -> Path:
+    """Writes the curves and durations as a PNG, with a Chromium that is there."""
+    take_picture(report_page(Path(folder)), Path(output), PICTURE, "picture")
+    return Path(output)
+
+
+def report_page(folder: Path) -> bytes:
+    """The page as bytes of UTF-8; damaged records are named on it, and the rest is shown."""
+    records, damaged = read_all(folder)
+    try:
+        sheet: Sheet | None = read_sheet(folder)
+    except SheetError:  # named among the damaged
+        sheet = None
+    title = folder.resolve().name or str(folder)
+    data = page_data(records, damaged, sheet)
+    data |= {"title": title, "made": f"{datetime.now():%Y-%m-%d %H:%M}", "version": __version__}
+    body, style, *scripts = (
+        resource("anydevice.sweep", f"page/{name}") for name in (PAGE, "report.css", *SCRIPTS)
+    )
+    return page(f"{title} – anydevice", body, data=data, styles=[style], scripts=scripts)
