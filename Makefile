@@ -2,13 +2,22 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-distributed stress conformance test-cuda-build test-ecosystem lint types clean
+.PHONY: demo test browser test-distributed stress conformance test-cuda-build test-ecosystem lint types clean
 
 demo: .venv/installed
 	$(BIN)/anydevice devices
 
-test: lint types
+test: lint types browser
 	$(BIN)/python -m pytest -q -n auto
+
+# Pages are tested in a real browser; where none can be installed, those tests are skipped and say so.
+browser:
+	@if ! { command -v chromium && command -v chromedriver; } >/dev/null; then \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+			{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
+				--no-install-recommends chromium chromium-driver >/dev/null; } || \
+			echo "chromium could not be installed: the tests of pages are skipped."; \
+		else echo "No chromium and chromedriver: the tests of pages are skipped."; fi; fi
 
 # The programs of several processes with four of them: meshes of two dimensions, four stages.
 test-distributed: .venv/installed

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
@@ -59,6 +60,29 @@ def devices(
         show_text(found.issue_block())
     else:
         show(found)
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="The folder of a sweep.")],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--output", help="Write the page here.", show_default="FOLDER/report.html"
+        ),
+    ] = None,
+    png: Annotated[
+        Path | None,
+        typer.Option(help="Write the main picture, too; needs a Chromium or Chrome."),
+    ] = None,
+) -> None:
+    """A sweep as one HTML page: table, curves, durations, failures."""
+    from anydevice.sweep.report import report as write_report
+    from anydevice.sweep.report import report_picture
+
+    print(write_report(folder, output))
+    if png:
+        print(report_picture(folder, png))
 
 
 @app.command(

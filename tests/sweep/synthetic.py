@@ -1,4 +1,4 @@
-"""Folders of records as a sweep leaves them, made up: for the page's tests and for looking at it."""
+"""Folders of records as a sweep leaves them, made up, to test the page and to look at it."""
 
 import math
 import random
@@ -72,9 +72,25 @@ def make_record(
 def samples(folder: Path) -> None:
     """The sweeps that somebody looks at before a change of the page is called done."""
     lr = [10 ** (-3 + 2 * i / 24) for i in range(25)]
-    make_sweep(folder / "twelve", grid(lr=[0.01], batch_size=[100, 1000, 10000], num_workers=[0, 2], device=["cuda", "cpu"]))
-    make_sweep(folder / "virtual", grid(lr=[0.001, 0.01], batch_size=[64, 256, 1024], device=["virtual", "cpu"]), failing=0.2)
-    make_sweep(folder / "two-hundred", grid(lr=[float(f"{x:.3g}") for x in lr], batch_size=[64, 128, 256, 512], device=["cuda", "cpu"]), epochs=30, failing=0.05)
+    make_sweep(
+        folder / "twelve",
+        grid(lr=[0.01], batch_size=[100, 1000, 10000], num_workers=[0, 2], device=["cuda", "cpu"]),
+    )
+    make_sweep(
+        folder / "virtual",
+        grid(lr=[0.001, 0.01], batch_size=[64, 256, 1024], device=["virtual", "cpu"]),
+        failing=0.2,
+    )
+    make_sweep(
+        folder / "two-hundred",
+        grid(
+            lr=[float(f"{x:.3g}") for x in lr],
+            batch_size=[64, 128, 256, 512],
+            device=["cuda", "cpu"],
+        ),
+        epochs=30,
+        failing=0.05,
+    )
     make_sweep(folder / "one", grid(lr=[0.01], batch_size=[100]))
     make_sweep(folder / "failed", grid(lr=[0.001, 0.01, 0.1], batch_size=[64, 128]), failing=1)
 

@@ -1,4 +1,4 @@
-"""The frame of every page: head, style and script in one file, and a policy that bars the network."""
+"""The frame of every page: head, style and script in one file, barred from any network."""
 
 import json
 from base64 import b64encode
@@ -37,7 +37,7 @@ def page(
     styles: Sequence[str] = (),
     scripts: Sequence[str] = (),
 ) -> bytes:
-    """A whole page; `body`, `styles` and `scripts` are the program's own, `title` and `data` anybody's.
+    """A whole page as UTF-8. Users' texts are safe in `title` and `data`, and belong nowhere else.
 
     The scripts follow `draw.js` in one module, and read `data` with its `embedded()`.
     """
@@ -66,6 +66,5 @@ def resource(package: str, name: str) -> str:
 def _policy(script: str) -> str:
     """No network at all, and no script but this one."""
     digest = b64encode(sha256(script.encode()).digest()).decode()
-    return (
-        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:"
-    )
+    scripts = f"script-src 'sha256-{digest}'"
+    return f"default-src 'none'; {scripts}; style-src 'unsafe-inline'; img-src data:"

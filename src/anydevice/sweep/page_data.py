@@ -1,9 +1,10 @@
-"""What the report's page is given: a sweep's records as columns and curves, small enough to carry."""
+"""What the report's page is given: a sweep's records as columns and curves, not too many."""
 
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -23,7 +24,9 @@ def page_data(
     """Everything that the page shows, as JSON can hold it."""
     names = dict.fromkeys(sheet.parameters if sheet else ())
     parameters = list(names | dict.fromkeys(name for r in records for name in r.parameters))
-    figures = list(dict.fromkeys(n for r in records for e in r.epochs for n in e if _is_figure(n, e)))
+    figures = list(
+        dict.fromkeys(n for r in records for e in r.epochs for n in e if _is_figure(n, e))
+    )
     return {
         "experiment": sheet.experiment if sheet else None,
         "result": default_result(figures),
@@ -44,22 +47,30 @@ def _columns(
     records: Sequence[Record], parameters: Sequence[str], figures: Sequence[str]
 ) -> list[dict[str, Any]]:
     """A column for each thing known of a run: its role on the page, its name, its values."""
-
-    def column(role: str, name: str, value: Callable[[Record], object]) -> dict[str, Any]:
-        return {"role": role, "name": name, "values": [_plain(value(record)) for record in records]}
-
+    known: list[tuple[str, str, Callable[[Record], object]]] = [
+        ("key", "key", lambda r: r.key),
+        ("state", "state", lambda r: r.state),
+        ("epochs", "epochs", lambda r: len(r.epochs)),
+        ("epoch time", "epoch duration", epoch_seconds),
+        ("run time", "run duration", lambda r: _number(r.seconds)),
+        ("peak", "peak memory", lambda r: _number(r.peak_bytes)),
+        ("device", "device", device_of),
+        ("virtual", "virtual", lambda r: bool(r.virtual)),
+    ]
+    known += [("figure", name, partial(_figure, name)) for name in figures]
+    known += [("parameter", name, partial(_parameter, name)) for name in parameters]
     return [
-        column("key", "key", lambda r: r.key),
-        column("state", "state", lambda r: r.state),
-        column("epochs", "epochs", lambda r: len(r.epochs)),
-        *(column("figure", name, lambda r, n=name: _number(r.last.get(n))) for name in figures),
-        column("epoch time", "epoch duration", epoch_seconds),
-        column("run time", "run duration", lambda r: r.seconds),
-        column("peak", "peak memory", lambda r: r.peak_bytes),
-        column("device", "device", device_of),
-        column("virtual", "virtual", lambda r: bool(r.virtual)),
-        *(column("parameter", name, lambda r, n=name: r.parameters.get(n)) for name in parameters),
-    ]  # fmt: skip
+        {"role": role, "name": name, "values": [_plain(value(record)) for record in records]}
+        for role, name, value in known
+    ]
+
+
+def _figure(name: str, record: Record) -> float | int | None:
+    return _number(record.last.get(name))
+
+
+def _parameter(name: str, record: Record) -> object:
+    return record.parameters.get(name)
 
 
 def epoch_seconds(record: Record) -> float | None:
@@ -80,29 +91,29 @@ def device_of(record: Record) -> str | None:
 def _curves(records: Sequence[Record], figures: Sequence[str]) -> dict[str, Any]:
     """For each figure a list of every run's values; fewer points, then fewer runs, if too many."""
     lengths = [len(record.epochs) for record in records]
-    for points in POINTS:
-        if sum(min(n, points) for n in lengths) * len(figures) <= CURVE_NUMBERS:
-            break
-    kept = _spread(
-        [run for run, length in enumerate(lengths) if length],
-        CURVE_NUMBERS // (min(points, max(lengths, default=1) or 1) * max(1, len(figures))),
-    )
-    chosen = {run: _spread(range(lengths[run]), points) for run in kept}
+    longest, names = max([1, *lengths]), max(1, len(figures))
+    few_enough = (p for p in POINTS if sum(min(n, p) for n in lengths) * names <= CURVE_NUMBERS)
+    points = next(few_enough, POINTS[-1])
+    begun = [run for run, length in enumerate(lengths) if length]
+    kept = _spread(begun, CURVE_NUMBERS // (min(points, longest) * names))
+    places = {run: _spread(range(lengths[run]), points) for run in kept}
+    epochs = [[records[run].epochs[place] for place in places[run]] for run in kept]
     return {
         "runs": kept,
-        "of": sum(length > 0 for length in lengths),
-        "points": points if max(lengths, default=0) > points else None,
-        "epochs": [_epochs([records[run].epochs[i] for i in chosen[run]], chosen[run]) for run in kept],
+        "of": len(begun),
+        "points": points if longest > points else None,
+        "epochs": [_numbers(e, places[run]) for e, run in zip(epochs, kept, strict=True)],
         "values": {
-            name: [[_plain(_number(records[r].epochs[i].get(name))) for i in chosen[r]] for r in kept]
+            name: [[_plain(_number(epoch.get(name))) for epoch in run] for run in epochs]
             for name in figures
         },
-    }  # fmt: skip
+    }
 
 
-def _epochs(epochs: Sequence[dict[str, Any]], places: Sequence[int]) -> list[float] | int:
+def _numbers(epochs: Sequence[dict[str, Any]], places: Sequence[int]) -> list[int] | int:
     """The epochs' numbers; only how many, if they are 1, 2, 3, …"""
-    numbers = [_number(e.get("epoch")) or place + 1 for e, place in zip(epochs, places, strict=True)]
+    told = [epoch.get("epoch") for epoch in epochs]
+    numbers = [n if isinstance(n, int) else i + 1 for n, i in zip(told, places, strict=True)]
     return len(numbers) if numbers == list(range(1, len(numbers) + 1)) else numbers
 
 

@@ -47,6 +47,7 @@ function setUpChoices() {
   const colours = [["", "device"], ...varying.map((each) => [each.name, each.name])];
   view.colour = deviceNames.length > 1 ? "" : (varying[0]?.name ?? "");
   fill(byId("colour"), colours, view.colour, (name) => { view.colour = name; update(); });
+  byId("colour").closest("label").hidden = colours.length < 2;
   byId("log").addEventListener("change", (event) => { logarithmicFigures = event.target.checked; update(); });
   for (const spread of spreads) {
     const list = byId(spread.id).querySelector("select");

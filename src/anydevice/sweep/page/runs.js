@@ -46,9 +46,11 @@ const runName = (run) => `Run ${run + 1}`;
 const resultOf = (run) => figures.get(view.result)?.[run];
 const resultHigher = () => higher.get(view.result) ?? false;
 
-/** Of two runs the better first; those without a result last. */
+/** Of two runs the better first; then those without a result, then the failed. */
 function byResult(a, b) {
   const [x, y] = [resultOf(a), resultOf(b)];
+  const ended = (run) => states[run] !== "failed";
+  if (ended(a) !== ended(b)) return ended(b) - ended(a);
   const [p, q] = [typeof x === "number", typeof y === "number"];
   if (!p || !q) return q - p || a - b;
   return (resultHigher() ? y - x : x - y) || a - b;

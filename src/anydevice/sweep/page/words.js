@@ -7,9 +7,10 @@ function drawHead() {
   const names = varying.map((each) => clipped(each.name, 40));
   const over = names.length ? ` over ${listed(names)}` : "";
   const of = data.experiment ? ` of ${data.experiment}` : "";
-  byId("summary").textContent = keys.length
-    ? `${counted(keys.length, "run")}${of}${over}: ${listed(ends)}.`
-    : "There is no run in this folder yet.";
+  byId("summary").replaceChildren(keys.length
+    ? `${counted(keys.length, "run")}${of}${over}: ${listed(ends)}. `
+    : "There is no run in this folder yet.",
+    count("failed") ? element("a", { href: "#failures" }, "Why they failed.") : "");
   byId("made").textContent = `Made ${data.made} by anydevice ${data.version}. Figures of a run are those of its last epoch; an epoch's duration is the median over its epochs.`;
   byId("bar").hidden = keys.length < 2;
 }
