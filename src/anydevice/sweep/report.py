@@ -11,7 +11,7 @@ from anydevice.sweep.records import Sheet, SheetError, read_all, read_sheet
 from anydevice.version import __version__
 
 PAGE = "report.html"
-PICTURE = (1200, 600)
+PICTURE = (1200, 530)
 SCRIPTS = ("runs.js", "table.js", "curves.js", "spread.js", "parallel.js", "words.js", "main.js")
 
 
