@@ -11,6 +11,7 @@ from anydevice.errors import UsageError
 from anydevice.version import __version__
 
 if TYPE_CHECKING:
+    from anydevice import bench as bench
     from anydevice import data as data
     from anydevice import virtual as virtual
     from anydevice.devices.choose import DeviceNotFound as DeviceNotFound
@@ -51,7 +52,7 @@ _HOME = {
     "grid": "sweep.grid",
     "virtual_gpus": "virtual.machine",
 }
-_ROOMS = ("data", "devices", "virtual")  # devices is called, too: ad.devices()
+_ROOMS = ("bench", "data", "devices", "virtual")  # two are called, too: ad.devices(), ad.bench()
 
 __all__ = ["UsageError", "__version__", *_HOME, *_ROOMS]
 

@@ -96,6 +96,34 @@ def run(words: Annotated[list[str] | None, typer.Argument(hidden=True)] = None) 
     launch(words or [])
 
 
+@app.command()
+def bench(
+    kinds: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KIND]…", help="matmul, product, convolution, transfer; or all."),
+    ] = None,
+    device: Annotated[
+        list[str] | None, typer.Option("--device", help="Measure this one; may be given again.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON for a program.")] = False,
+    report: Annotated[
+        Path | None, typer.Option("--report", help="Write an HTML page there.")
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Leave nothing out, however slow.")] = False,
+) -> None:
+    """CPU against GPU: how fast each is at the same work, waited for."""
+    from anydevice.bench.page import check_page, write_page
+    from anydevice.bench.suite import bench as measure
+    from anydevice.tables import show
+
+    page = check_page(report) if report else None
+    found = measure(device, kinds, full=full)
+    print(found.to_json()) if json else show(found)
+    if page:
+        write_page(page, found)
+        print(f"report: {page}", file=sys.stderr)
+
+
 def main() -> None:
     """Run the command; wrong use is one sentence and exit code 2, never a traceback."""
     try:

@@ -31,22 +31,24 @@ class Precision:
         """float16 needs its gradients scaled, bfloat16 has float32's range."""
         return torch.amp.GradScaler(self.device.type) if self.name == "fp16" else None
 
-    @contextmanager
-    def matmuls(self) -> Iterator[None]:
+    def matmuls(self) -> AbstractContextManager[None]:
         """float32 products and convolutions in TF32 inside the block, as before after it."""
-        if self.name != "tf32":
-            yield
-            return
-        cudnn: Any = torch.backends.cudnn
-        kinds: tuple[Any, ...] = (torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn)
-        before = [kind.fp32_precision for kind in kinds]
-        try:
-            for kind in kinds:
-                kind.fp32_precision = "tf32"
-            yield
-        finally:
-            for kind, precision in zip(kinds, before, strict=True):
-                kind.fp32_precision = precision
+        return float32_products("tf32") if self.name == "tf32" else nullcontext()
+
+
+@contextmanager
+def float32_products(how: str) -> Iterator[None]:
+    """float32 products and convolutions in "tf32" or whole ("ieee") inside, as before after it."""
+    cudnn: Any = torch.backends.cudnn
+    kinds: tuple[Any, ...] = (torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn)
+    before = [kind.fp32_precision for kind in kinds]
+    try:
+        for kind in kinds:
+            kind.fp32_precision = how
+        yield
+    finally:
+        for kind, precision in zip(kinds, before, strict=True):
+            kind.fp32_precision = precision
 
 
 def precision_of(name: str, device: torch.device) -> Precision:
