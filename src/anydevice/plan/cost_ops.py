@@ -5,6 +5,7 @@ say how well a product fills the card. What is not named here reads its inputs a
 outputs once, in one kernel, as most ops do.
 """
 
+import logging
 from collections.abc import Callable, Iterable
 from functools import cache
 from math import prod
@@ -12,9 +13,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import flop_counter
 
 from anydevice.plan.cost_work import Product
+
+logging.getLogger("torch.utils.flop_counter").setLevel(
+    logging.ERROR
+)  # it misses Triton; nobody else
+from torch.utils import flop_counter  # noqa: E402
 
 Arguments = tuple[Any, ...]
 
