@@ -48,11 +48,16 @@ class Browser:
 
     def texts(self, selector: str) -> list[str]:
         """What the elements that match say."""
-        found = self.run(
-            "return [...document.querySelectorAll(arguments[0])].map(e => e.textContent)", selector
-        )
+        elements = "[...document.querySelectorAll(arguments[0])]"
+        found = self.run(f"return {elements}.map(e => e.textContent.toWellFormed())", selector)
         assert isinstance(found, list)
         return found
+
+    def wait(self, script: str, *arguments: object) -> None:
+        """Waits until some JavaScript is true."""
+        from selenium.webdriver.support.wait import WebDriverWait
+
+        WebDriverWait(self.driver, PATIENCE).until(lambda _: self.run(script, *arguments))
 
     def click(self, selector: str) -> None:
         """Clicks as somebody with a mouse does, or fails if it is covered."""

@@ -3,10 +3,11 @@
 import math
 import random
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from anydevice.sweep.grid import Run, grid
+from anydevice.sweep.grid import Run, grid, key_of, names_of
 from anydevice.sweep.records import Record, Sheet, enter, write
 
 DEVICES = {
@@ -20,22 +21,22 @@ TRACEBACK = """Traceback (most recent call last):
 torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."""
 
 
-def make_sweep(folder: Path, runs: list[Run], *, epochs: int = 10, failing: float = 0) -> None:
-    """Writes a record for each run; a share of them failed half way."""
-    names = list(dict.fromkeys(name for run in runs for name in run.parameters))
-    enter(folder, Sheet(names, "experiment:train", [run.key for run in runs]))
+def make_sweep(
+    folder: Path, runs: Sequence[Run], *, epochs: int = 10, failed: Sequence[Run] = ()
+) -> None:
+    """Writes a record for each run; some have failed half way."""
+    enter(folder, Sheet(names_of(runs), "experiment:train", [run.key for run in runs]))
     for run in runs:
-        write(folder, make_record(run.parameters, epochs, random.Random(run.key), failing))
+        write(folder, make_record(run.parameters, epochs, run in failed))
 
 
-def make_record(
-    parameters: dict[str, Any], epochs: int, chance: random.Random, failing: float = 0
-) -> Record:
+def make_record(parameters: dict[str, Any], epochs: int, failed: bool = False) -> Record:
     """A record whose figures follow from its parameters, more or less."""
+    key = key_of(parameters)
+    chance = random.Random(key)
     device, device_name, virtual = DEVICES[parameters.get("device", "cpu")]
     batch = parameters.get("batch_size", 100)
     lr = parameters.get("lr", 0.01)
-    failed = chance.random() < failing
     speed = 9 if device_name.startswith("NVIDIA") else 0.9 if virtual else 1
     seconds = (0.4 + 900 / batch) / (speed if batch > 50 else 1.5) * chance.uniform(0.9, 1.1)
     rate = 0.25 * math.exp(-abs(math.log10(lr) + 2.2)) * chance.uniform(0.8, 1.2)
@@ -51,7 +52,7 @@ def make_record(
             "seconds": seconds * chance.uniform(0.97, 1.03),
         })  # fmt: skip
     return Record(
-        key=Run(parameters).key,
+        key=key,
         parameters=parameters,
         state="failed" if failed else "done",
         error=TRACEBACK if failed else None,
@@ -71,28 +72,16 @@ def make_record(
 
 def samples(folder: Path) -> None:
     """The sweeps that somebody looks at before a change of the page is called done."""
-    lr = [10 ** (-3 + 2 * i / 24) for i in range(25)]
-    make_sweep(
-        folder / "twelve",
-        grid(lr=[0.01], batch_size=[100, 1000, 10000], num_workers=[0, 2], device=["cuda", "cpu"]),
-    )
-    make_sweep(
-        folder / "virtual",
-        grid(lr=[0.001, 0.01], batch_size=[64, 256, 1024], device=["virtual", "cpu"]),
-        failing=0.2,
-    )
-    make_sweep(
-        folder / "two-hundred",
-        grid(
-            lr=[float(f"{x:.3g}") for x in lr],
-            batch_size=[64, 128, 256, 512],
-            device=["cuda", "cpu"],
-        ),
-        epochs=30,
-        failing=0.05,
-    )
-    make_sweep(folder / "one", grid(lr=[0.01], batch_size=[100]))
-    make_sweep(folder / "failed", grid(lr=[0.001, 0.01, 0.1], batch_size=[64, 128]), failing=1)
+    lr = [float(f"{10 ** (-3 + i / 12):.3g}") for i in range(25)]
+    sweeps = {
+        "twelve": grid(batch_size=[100, 1000, 10000], num_workers=[0, 2], device=["cuda", "cpu"]),
+        "virtual": grid(lr=[0.001, 0.01], batch_size=[64, 256, 1024], device=["virtual", "cpu"]),
+        "two-hundred": grid(lr=lr, batch_size=[64, 128, 256, 512], device=["cuda", "cpu"]),
+        "one": grid(lr=[0.01], batch_size=[100]),
+        "failed": grid(lr=[0.001, 0.01, 0.1], batch_size=[64, 128]),
+    }
+    for name, runs in sweeps.items():
+        make_sweep(folder / name, runs, failed=runs[:: 1 if name == "failed" else 9])
 
 
 if __name__ == "__main__":

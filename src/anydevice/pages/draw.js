@@ -20,7 +20,7 @@ function dress(node, attributes, children) {
     else if (name === "css") Object.assign(node.style, value);
     else node.setAttribute(name, value === true ? "" : value);
   }
-  node.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  node.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
   return node;
 }
 
@@ -213,6 +213,8 @@ function legend(entries) {
 const tip = element("div", { class: "tip", role: "status", hidden: true });
 document.body.append(tip);
 
+let pointerWas = "";
+
 /** Shows `content` beside a point of the picture; the tip stays inside the window. */
 function showTip(root, x, y, content) {
   tip.replaceChildren(...content);
@@ -229,9 +231,10 @@ const hideTip = () => { tip.hidden = true; };
 
 /**
  * Makes a picture's points known to pointer and keyboard. `points` are {x, y, series, …} in the
- * picture's pixels, `describe(point)` gives the tip's nodes, `mark(point or null)` draws the emphasis.
+ * picture's pixels, `describe(point)` gives the tip's nodes, `mark(point or null)` draws the emphasis;
+ * `across` below 1 lets the pointer be further away to the sides than above and below.
  */
-function hover(area, points, { describe, mark = () => {}, reach = 40, choose = () => {} }) {
+function hover(area, points, { describe, mark = () => {}, reach = 40, across = 1, choose = () => {} }) {
   const { root } = area;
   let current = -1;
   const go = (index) => {
@@ -246,12 +249,17 @@ function hover(area, points, { describe, mark = () => {}, reach = 40, choose = (
     const [x, y] = [(event.clientX - box.left) * scale, (event.clientY - box.top) * scale];
     let best = -1, least = reach * reach;
     points.forEach((point, index) => {
-      const distance = (point.x - x) ** 2 + (point.y - y) ** 2;
+      const distance = (across * (point.x - x)) ** 2 + (point.y - y) ** 2;
       if (distance < least) [best, least] = [index, distance];
     });
     return best;
   };
-  root.addEventListener("pointermove", (event) => go(nearest(event)));
+  root.addEventListener("pointermove", (event) => {
+    // A browser also says so when the page moves below a pointer at rest; the keyboard may be in use.
+    const place = `${event.clientX} ${event.clientY}`;
+    if (place !== pointerWas) go(nearest(event));
+    pointerWas = place;
+  });
   root.addEventListener("pointerdown", (event) => go(nearest(event)));
   root.addEventListener("click", () => current >= 0 && choose(points[current]));
   root.addEventListener("pointerleave", () => go(-1));
@@ -262,8 +270,8 @@ function hover(area, points, { describe, mark = () => {}, reach = 40, choose = (
     if (event.key === "Enter" && current >= 0) return choose(points[current]);
     if (!step || !points.length) return;
     event.preventDefault();
-    const across = event.key === "ArrowUp" || event.key === "ArrowDown";
-    go(across ? otherSeries(points, current, step) : (current + step + points.length) % points.length);
+    const aside = event.key === "ArrowUp" || event.key === "ArrowDown";
+    go(aside ? otherSeries(points, current, step) : (current + step + points.length) % points.length);
   });
 }
 

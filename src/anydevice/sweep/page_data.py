@@ -27,12 +27,13 @@ def page_data(
     figures = list(
         dict.fromkeys(n for r in records for e in r.epochs for n in e if _is_figure(n, e))
     )
+    result = default_result(figures)
     return {
         "experiment": sheet.experiment if sheet else None,
-        "result": default_result(figures),
+        "result": result,
         "figures": [{"name": name, "higher": higher_is_better(name)} for name in figures],
         "columns": _columns(records, parameters, figures),
-        "curves": _curves(records, [*figures, "seconds"]),
+        "curves": _curves(records, [*figures, "seconds"], result),
         "failures": _failures(records),
         "damaged": [str(each) for each in damaged],
         "environment": _environment(records),
@@ -88,14 +89,16 @@ def device_of(record: Record) -> str | None:
     return f"{name} (virtual)" if record.virtual else name
 
 
-def _curves(records: Sequence[Record], figures: Sequence[str]) -> dict[str, Any]:
+def _curves(
+    records: Sequence[Record], figures: Sequence[str], result: str | None
+) -> dict[str, Any]:
     """For each figure a list of every run's values; fewer points, then fewer runs, if too many."""
     lengths = [len(record.epochs) for record in records]
     longest, names = max([1, *lengths]), max(1, len(figures))
     few_enough = (p for p in POINTS if sum(min(n, p) for n in lengths) * names <= CURVE_NUMBERS)
     points = next(few_enough, POINTS[-1])
     begun = [run for run, length in enumerate(lengths) if length]
-    kept = _spread(begun, CURVE_NUMBERS // (min(points, longest) * names))
+    kept = _best_and_others(records, begun, CURVE_NUMBERS // (min(points, longest) * names), result)
     places = {run: _spread(range(lengths[run]), points) for run in kept}
     epochs = [[records[run].epochs[place] for place in places[run]] for run in kept]
     return {
@@ -108,6 +111,24 @@ def _curves(records: Sequence[Record], figures: Sequence[str]) -> dict[str, Any]
             for name in figures
         },
     }
+
+
+def _best_and_others(
+    records: Sequence[Record], runs: Sequence[int], most: int, result: str | None
+) -> list[int]:
+    """Of too many runs half are the best, and half lie evenly among the others."""
+    if len(runs) <= most or result is None:
+        return _spread(runs, most)
+
+    def badness(run: int) -> float:
+        figure = _figure(result, records[run])
+        if figure is None or figure != figure or records[run].state == "failed":
+            return math.inf
+        return -figure if higher_is_better(result) else figure
+
+    best_first = sorted(runs, key=badness)
+    half = most // 2
+    return sorted(best_first[:half] + _spread(best_first[half:], most - half))
 
 
 def _numbers(epochs: Sequence[dict[str, Any]], places: Sequence[int]) -> list[int] | int:

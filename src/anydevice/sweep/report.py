@@ -2,6 +2,7 @@
 
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from anydevice.files import write_whole
 from anydevice.pages.frame import page, resource
@@ -36,10 +37,17 @@ def report_page(folder: Path) -> bytes:
         sheet: Sheet | None = read_sheet(folder)
     except SheetError:  # named among the damaged
         sheet = None
-    title = folder.resolve().name or str(folder)
-    data = page_data(records, damaged, sheet)
-    data |= {"title": title, "made": f"{datetime.now():%Y-%m-%d %H:%M}", "version": __version__}
+    words = {
+        "title": folder.resolve().name or str(folder),
+        "made": f"{datetime.now():%Y-%m-%d %H:%M}",
+        "version": __version__,
+    }
+    return page_of({**page_data(records, damaged, sheet), **words})
+
+
+def page_of(data: dict[str, Any]) -> bytes:
+    """The page of what `page_data` gives, with a title, when it was made, and by which version."""
     body, style, *scripts = (
         resource("anydevice.sweep", f"page/{name}") for name in (PAGE, "report.css", *SCRIPTS)
     )
-    return page(f"{title} – anydevice", body, data=data, styles=[style], scripts=scripts)
+    return page(f"{data['title']} – anydevice", body, data=data, styles=[style], scripts=scripts)

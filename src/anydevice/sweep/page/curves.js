@@ -73,6 +73,7 @@ function drawLines(area, lines, x, y, format) {
   hover(area, points, {
     describe: (point) => describeRun(point.series, [["epoch", point.epoch], [view.figure, format(point.value)]]),
     mark: (point) => emphasise(point ? point.series : view.selected, point),
+    across: Math.min(1, 60 / (x(2) - x(1))),
     choose: (point) => select(point.series),
   });
 }

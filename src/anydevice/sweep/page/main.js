@@ -62,9 +62,15 @@ function setUpChoices() {
 
 function setUpFilter() {
   let waiting;
-  byId("filter").addEventListener("input", (event) => {
+  const find = () => {
+    view.words = byId("filter").value;
+    rowsShown = FIRST_ROWS;
+    update();
+  };
+  byId("filter").addEventListener("input", () => {
     clearTimeout(waiting);
-    waiting = setTimeout(() => { view.words = event.target.value; rowsShown = FIRST_ROWS; update(); }, keys.length > 500 ? 150 : 0);
+    if (keys.length < 500) find();
+    else waiting = setTimeout(find, 150); // many runs: not at every letter
   });
   byId("groups").replaceChildren(...varying.filter((each) => each.distinct.length <= 6).slice(0, 6).map((each) =>
     element("fieldset", {}, element("legend", {}, clipped(each.name, 24)), each.distinct.map((value) => {
