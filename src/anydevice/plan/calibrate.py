@@ -20,8 +20,6 @@ from anydevice.plan.rates import Rates, rates, store
 from anydevice.tables import Table
 from anydevice.virtual.machine import enabled
 
-Event: Any = torch.cuda.Event
-
 WARM_UP = 5.0  # seconds of products, after which the clock is what it will be
 BUDGET = 1.0  # seconds for each measurement
 MANY = 500  # small ops in a row
@@ -119,12 +117,13 @@ class Bench:
 
     def seconds(self, function: Callable[[], object]) -> float:
         """The median time on the GPU, between two events, over as many runs as the budget has."""
+        event: Any = torch.cuda.Event
         for _ in range(3):
             function()
         times: list[float] = []
         end = perf_counter() + self.budget
         while len(times) < 3 or (perf_counter() < end and len(times) < 50):
-            begin, done = (Event(enable_timing=True) for _ in range(2))
+            begin, done = (event(enable_timing=True) for _ in range(2))
             begin.record()
             function()
             done.record()
