@@ -30,12 +30,17 @@ if TYPE_CHECKING:
     from anydevice.devices.report import devices as devices
     from anydevice.sweep.grid import Run as Run
     from anydevice.sweep.grid import grid as grid
+    from anydevice.sweep.halving import halving as halving
+    from anydevice.sweep.results import Results as Results
+    from anydevice.sweep.sweep import Sweep as Sweep
     from anydevice.train.trial import Trial as Trial
     from anydevice.virtual.machine import virtual_gpus as virtual_gpus
 
 _HOME = {
     "DeviceNotFound": "devices.choose",
+    "Results": "sweep.results",
     "Run": "sweep.grid",
+    "Sweep": "sweep.sweep",
     "Trial": "train.trial",
     "cpu": "devices.choose",
     "current": "devices.choose",
@@ -50,6 +55,7 @@ _HOME = {
     "place": "devices.place",
     "placement": "devices.placement",
     "grid": "sweep.grid",
+    "halving": "sweep.halving",
     "virtual_gpus": "virtual.machine",
 }
 _ROOMS = ("bench", "data", "devices", "virtual")  # two are called, too: ad.devices(), ad.bench()

@@ -58,6 +58,12 @@ class Table:
             table.add_row(*(Text(cell) for cell in row))  # Text: user text is never markup
         return table
 
+    def __str__(self) -> str:
+        return plain_text(self)
+
+    def _repr_html_(self) -> str:
+        return self.html()
+
     def html(self) -> str:
         """The table as HTML, every cell escaped."""
 

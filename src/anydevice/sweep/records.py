@@ -152,7 +152,7 @@ def read_sheet(folder: Path) -> Sheet:
 
 def enter(folder: Path, sheet: Sheet) -> Sheet:
     """Makes the folder this sweep's, or joins it if it is; the folder of another is wrong use."""
-    with _told(folder):
+    with told(folder):
         (folder / RUNS).mkdir(parents=True, exist_ok=True)
         with locked(folder / LOCK):
             there = read_sheet(folder) if (folder / SWEEP).exists() else None
@@ -226,13 +226,13 @@ def _why(error: Exception) -> str:
 
 
 def _write(path: Path, entry: dict[str, Any]) -> None:
-    with _told(path):
+    with told(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, json.dumps(strict(entry), ensure_ascii=False).encode())
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
+def told(path: Path) -> Iterator[None]:
     """An error of the disk as a sentence that names the file and says what is lost: nothing."""
     try:
         yield

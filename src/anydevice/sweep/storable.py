@@ -66,6 +66,11 @@ def lenient(value: Any) -> Any:
     return value
 
 
+def is_number(value: Any) -> bool:
+    """Whether it can be compared and drawn; true and false cannot."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
 def _plainer(value: Any) -> Any:
     """Numpy's and torch's numbers as Python's, torch's devices and paths as text."""
     kind = type(value)

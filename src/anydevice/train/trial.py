@@ -13,7 +13,7 @@ from anydevice.devices.choose import DeviceLike, pick
 from anydevice.devices.move import move
 from anydevice.errors import UsageError
 from anydevice.train.callbacks import Progress
-from anydevice.train.callbacks.moments import listeners, reactions
+from anydevice.train.callbacks.moments import everywhere, listeners, reactions
 from anydevice.train.checkpoint import Checkpoints, read, take_up
 from anydevice.train.export import export
 from anydevice.train.history import History
@@ -35,7 +35,7 @@ class Trial(Prepared):
         job = self.job
         self._with_optimizer(job)
         keeper = [self._keeper] if self._keeper else []
-        callbacks = [*self.callbacks, *([Progress()] if verbose else []), *keeper]
+        callbacks = [*self.callbacks, *everywhere, *([Progress()] if verbose else []), *keeper]
         react = reactions(callbacks, self)
         job.after_step = [react["on_step"]] if listeners(callbacks, "on_step") else []
         self.stopped, job.batches = False, 0  # an epoch that was broken off is begun anew

@@ -8,6 +8,9 @@ if TYPE_CHECKING:
 
 MOMENTS = ("on_start", "on_start_epoch", "on_step", "on_end_epoch", "on_end")
 
+# Those that listen to every trial of this process, such as the record of a sweep's run.
+everywhere: list[Any] = []
+
 
 class Callback:
     """Override what you need; each method gets the trial.

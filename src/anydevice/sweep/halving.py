@@ -1,0 +1,64 @@
+"""Successive halving, asynchronous (ASHA): weak runs stop early, without waiting for the others."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from anydevice.errors import UsageError
+from anydevice.sweep.ranking import badness
+from anydevice.sweep.records import Record
+
+
+@dataclass
+class Halving:
+    """Who goes on at each rung: the best of every `factor` that came so far."""
+
+    watch: str
+    first: int = 1
+    factor: int = 3
+    more: bool | None = None
+    rungs: dict[int, dict[str, float]] = field(default_factory=dict)
+
+    def is_rung(self, epoch: int) -> bool:
+        """Whether runs are judged after this epoch: after 1, 3, 9, … with the defaults."""
+        rung = self.first
+        while rung < epoch:
+            rung *= self.factor
+        return rung == epoch
+
+    def goes_on(self, key: str, epoch: int, figure: Any) -> bool:
+        """Whether this run is good enough, compared with those that came to this rung."""
+        rung = self.rungs.setdefault(epoch, {})
+        rung[key] = own = badness(self.watch, figure, self.more)
+        places = math.ceil(len(rung) / self.factor)
+        return math.isfinite(own) and sum(other < own for other in rung.values()) < places
+
+    def terms(self) -> dict[str, Any]:
+        """What a run needs to know of it."""
+        return {"watch": self.watch, "first": self.first, "factor": self.factor}
+
+    def learn(self, records: Iterable[Record]) -> None:
+        """Takes in what runs of an earlier call have reached."""
+        for record in records:
+            for epoch, figures in enumerate(record.epochs, 1):
+                if record.finished and self.is_rung(epoch) and self.watch in figures:
+                    self.goes_on(record.key, epoch, figures[self.watch])
+
+
+def halving(
+    watch: str = "val_loss", *, first: int = 1, factor: int = 3, best: str | None = None
+) -> Halving:
+    """Stops weak runs: after `first`, `first * factor`, … epochs the best 1/`factor` go on.
+
+    `best` is "min" or "max" where the name of the figure does not tell.
+
+    >>> halving("accuracy", first=2).is_rung(6)
+    True
+    """
+    if best not in (None, "min", "max") or first < 1 or factor < 2:
+        raise UsageError(
+            "expected halving with first of 1 or more, a factor of 2 or more and best as 'min' or "
+            f"'max', got first={first}, factor={factor}, best={best!r}."
+        )
+    return Halving(watch, first, factor, None if best is None else best == "max")

@@ -1,0 +1,27 @@
+"""Which of two figures is better: an accuracy is when it is more, a loss when it is less."""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+MORE = ("acc", "top", "f1", "auc", "auroc", "precision", "recall", "r2", "score", "iou", "bleu")
+PREFERRED = ("val_accuracy", "accuracy", "val_acc", "acc", "val_loss", "loss")
+
+
+def more_is_better(name: str) -> bool:
+    """True for accuracy and the like; false for losses, errors and durations."""
+    parts = name.lower().removeprefix("val_").removeprefix("test_")
+    return parts.startswith(MORE) or parts.endswith(("_acc", "accuracy", "_score", "_per_second"))
+
+
+def compared_by(names: Iterable[str]) -> str | None:
+    """The figure that runs are compared by where nobody says which."""
+    there = list(dict.fromkeys(names))
+    return next((name for name in PREFERRED if name in there), there[0] if there else None)
+
+
+def badness(name: str, figure: Any, more: bool | None = None) -> float:
+    """A number that is less for what is better; what is no number is worst."""
+    if isinstance(figure, bool) or not isinstance(figure, (int, float)) or math.isnan(figure):
+        return math.inf
+    return -figure if (more_is_better(name) if more is None else more) else figure
