@@ -13,6 +13,7 @@ from anydevice.version import __version__
 if TYPE_CHECKING:
     from anydevice import bench as bench
     from anydevice import data as data
+    from anydevice import plan as plan
     from anydevice import virtual as virtual
     from anydevice.devices.choose import DeviceNotFound as DeviceNotFound
     from anydevice.devices.choose import cpu as cpu
@@ -58,7 +59,7 @@ _HOME = {
     "halving": "sweep.halving",
     "virtual_gpus": "virtual.machine",
 }
-_ROOMS = ("bench", "data", "devices", "virtual")  # two are called, too: ad.devices(), ad.bench()
+_ROOMS = ("bench", "data", "devices", "plan", "virtual")  # ad.devices() and others are called, too
 
 __all__ = ["UsageError", "__version__", *_HOME, *_ROOMS]
 

@@ -124,6 +124,17 @@ def bench(
         print(f"report: {page}", file=sys.stderr)
 
 
+@app.command(
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    add_help_option=False,
+)
+def plan(words: Annotated[list[str] | None, typer.Argument(hidden=True)] = None) -> None:
+    """Will a program fit a GPU, which batch, how long is a step."""
+    from anydevice.plan.command import main as plan_program
+
+    plan_program(words or [])
+
+
 def main() -> None:
     """Run the command; wrong use is one sentence and exit code 2, never a traceback."""
     try:

@@ -78,7 +78,7 @@ def parse(words: list[str]) -> Order | None:
         if not equals and not rest:
             raise UsageError(f"expected a value after {option}, got none.")
         setattr(order, option.removeprefix("--"), value if equals else rest.pop(0))
-    order.python = _program(rest)
+    order.python = program_words(rest)
     return order
 
 
@@ -106,7 +106,8 @@ def prepare(order: Order) -> dict[str, str]:
     }
 
 
-def _program(words: list[str]) -> list[str]:
+def program_words(words: list[str]) -> list[str]:
+    """The program and its own words, as Python takes them; refused if there is no such program."""
     if not words or words in (["-m"], ["-c"]):
         raise UsageError("expected a program, such as train.py or -m package.train, got none.")
     if words[0] == "-m":

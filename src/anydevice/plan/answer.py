@@ -1,0 +1,213 @@
+"""What a plan says: whether a program fits, what holds the memory, how long a step is."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cached_property
+from html import escape
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from anydevice.plan import workspaces
+from anydevice.plan.batch import Largest
+from anydevice.plan.blocks import ACTIVATIONS, CATEGORIES, WORKSPACE, Peak, peak
+from anydevice.plan.hollow import Run
+from anydevice.sizes import UNSET, size_text
+from anydevice.tables import Table, plain_text
+
+MODULES_SHOWN = 8
+
+
+@dataclass
+class Verdict:
+    """What the plan says of one card."""
+
+    run: Run
+    largest: Largest | None = None
+    time: Any = None  # plan.cost's Prediction
+
+    @property
+    def fits(self) -> bool:
+        """Whether all of it fits into the card's memory."""
+        return self.run.fits
+
+    @cached_property
+    def peak(self) -> Peak:
+        """The fullest moment."""
+        return peak(self.run.blocks)
+
+    def holding(self) -> dict[str, int]:
+        """What holds the memory at the peak, in bytes; together they are the device's bytes."""
+        run, held = self.run, Counter[str]()
+        for block in self.peak.blocks:
+            held[block.category] += block.bytes
+        rows = {name: held[name] for name in CATEGORIES if held[name]}
+        rows["rounding to blocks"] = max(0, run.allocated - self.peak.bytes)
+        rows["cached by the allocator"] = run.reserved - run.allocated
+        rows["CUDA context"] = run.context
+        return rows
+
+    def activations(self) -> dict[str, int]:
+        """Of each module, what it keeps for the backward pass at the peak; the largest first."""
+        held = Counter[str]()
+        for block in self.peak.blocks:
+            if block.category == ACTIVATIONS:
+                held[block.module or "outside modules"] += block.bytes
+        return dict(held.most_common())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        run = self.run
+        return {
+            "gpu": run.gpu,
+            "name": run.card.name,
+            "memory_bytes": run.card.memory,
+            "fits": self.fits,
+            "peak_bytes": {
+                "tensors": run.tensors,
+                "allocated": run.allocated,
+                "reserved": run.reserved,
+                "context": run.context,
+                "device": run.device_bytes,
+            },
+            "largest_cudnn_workspace_bytes": run.cudnn,
+            "at_the_peak_bytes": self.holding(),
+            "activations_by_module_bytes": self.activations(),
+            "steps": run.steps,
+            "samples": run.samples,
+            "largest_batch": None
+            if self.largest is None
+            else {"batch": self.largest.batch, "all_data": self.largest.all_data},
+            "time": None if self.time is None else self.time.to_dict(),
+        }
+
+
+@dataclass
+class Plan:
+    """A program's plan for one or more cards. Shows itself in a terminal, a notebook, as JSON."""
+
+    program: str
+    verdicts: list[Verdict] = field(default_factory=list)
+
+    @property
+    def fits(self) -> bool:
+        """Whether it fits each card that was asked about."""
+        return all(verdict.fits for verdict in self.verdicts)
+
+    def __getitem__(self, gpu: str) -> Verdict:
+        from anydevice.devices.catalogue import card
+
+        return next(v for v in self.verdicts if v.run.gpu == card(gpu).kind)
+
+    def to_json(self) -> str:
+        """The same for a program."""
+        verdicts = [verdict.to_dict() for verdict in self.verdicts]
+        data = {"program": self.program, "fits": self.fits, "gpus": verdicts, "sources": SOURCES}
+        return json.dumps(data, indent=2)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield self._verdict_table()
+        yield self._memory_table()
+        if modules := self._module_table():
+            yield modules
+        yield Text("\n".join(self._notes()), style="dim")
+
+    def __repr__(self) -> str:
+        return plain_text(self, width=100)
+
+    def _repr_html_(self) -> str:
+        tables = [self._verdict_table(), self._memory_table(), self._module_table()]
+        shown = "".join(table.html() for table in tables if table)
+        return f"<div>{shown}<p>{'<br>'.join(map(escape, self._notes()))}</p></div>"
+
+    def _verdict_table(self) -> Table:
+        timed = any(v.time for v in self.verdicts)
+        searched = any(v.largest for v in self.verdicts)
+        figures = ["memory", "tensors", "allocated", "device"]
+        figures += ["largest batch"] * searched + ["step", "samples/s"] * timed
+        table = Table(("GPU", "fits", *figures), right=figures)
+        steps = self.verdicts[0].run.steps
+        table.title = f"{self.program}: its first {f'{steps} steps' if steps > 1 else 'step'}"
+        for verdict in self.verdicts:
+            run = verdict.run
+            sizes = (run.card.memory, run.tensors, run.allocated, run.device_bytes)
+            row = [run.gpu, "yes" if verdict.fits else "NO", *map(size_text, sizes)]
+            row += [_largest_text(verdict.largest)] * searched
+            row += _time_texts(verdict.time) if timed else []
+            table.rows.append(row)
+        return table
+
+    def _memory_table(self) -> Table:
+        cards = [verdict.run.gpu for verdict in self.verdicts]
+        holding = [verdict.holding() for verdict in self.verdicts]
+        table = Table(("at the peak", *cards), right=cards)
+        for name in dict.fromkeys(name for held in holding for name in held):
+            sizes = [held.get(name, 0) for held in holding]
+            if any(sizes):
+                table.rows.append((name + "*" * (name in ASSUMED), *map(size_text, sizes)))
+        totals = (size_text(verdict.run.device_bytes) for verdict in self.verdicts)
+        table.rows.append(("device bytes", *totals))
+        return table
+
+    def _module_table(self) -> Table | None:
+        """The activations of the first card, by parts of the network: as deep as few lines show."""
+        by_module = self.verdicts[0].activations()
+        if not by_module:
+            return None
+        groups = _grouped(by_module)
+        table = Table(("activations of", "bytes", "share"), right=("bytes", "share"))
+        total = sum(groups.values())
+        shown = dict(list(groups.items())[:MODULES_SHOWN])
+        if rest := len(groups) - len(shown):
+            shown[f"{rest} others"] = total - sum(shown.values())
+        for name, size in shown.items():
+            table.rows.append((name, size_text(size), f"{size / total:.0%}"))
+        return table
+
+    def _notes(self) -> list[str]:
+        notes = []
+        if (run := self.verdicts[0].run).steps < run.wanted:
+            notes.append(f"It ended by itself after {run.steps} of {run.wanted} steps.")
+        notes += [f"* {name}: {SOURCES[name]}." for name in (WORKSPACE, "CUDA context")]
+        return notes + [f"{v.run.gpu}: {v.time.sentence()}" for v in self.verdicts if v.time]
+
+
+SOURCES = {
+    WORKSPACE: f"cuBLAS: {workspaces.CUBLAS_SOURCE}; cuDNN: {workspaces.CUDNN_SOURCE}",
+    "CUDA context": workspaces.CONTEXT_SOURCE,
+}
+ASSUMED = tuple(SOURCES)
+
+
+def _grouped(by_module: dict[str, int]) -> dict[str, int]:
+    """Added up by the first parts of their names, as many parts as keep the lines few."""
+    depths = range(1, 1 + max(name.count(".") + 1 for name in by_module))
+    chosen = Counter[str]()
+    for depth in depths:
+        groups = Counter[str]()
+        for name, size in by_module.items():
+            groups[".".join(name.split(".")[:depth])] += size
+        if chosen and len(groups) > MODULES_SHOWN:
+            break
+        chosen = groups
+    return dict(chosen.most_common())
+
+
+def _largest_text(largest: Largest | None) -> str:
+    if largest is None:
+        return UNSET
+    return f"{largest.batch:,}" + " (all data)" * largest.all_data
+
+
+def _time_texts(time: Any) -> list[str]:
+    if time is None:
+        return [UNSET, UNSET]
+    rate = time.samples_per_second
+    return [
+        f"{1e3 * time.seconds:.3g} ms ({1e3 * time.low:.3g}–{1e3 * time.high:.3g})",
+        f"{rate:,.0f}" if rate else UNSET,
+    ]

@@ -1,0 +1,131 @@
+"""Each block of a GPU's memory: when it was taken and given back, by which module, for what."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from anydevice.virtual import core
+from anydevice.virtual.events import user_line
+from anydevice.virtual.surface import history
+
+PARAMETERS = "parameters"
+GRADIENTS = "gradients"
+OPTIMIZER = "optimizer state"
+ACTIVATIONS = "activations"
+BACKWARD = "activation gradients"
+INPUTS = "inputs"
+TEMPORARY = "optimizer temporaries"
+WORKSPACE = "workspace"
+OTHER = "other"
+# In the order in which an answer lists them.
+CATEGORIES = (
+    *(PARAMETERS, GRADIENTS, OPTIMIZER, ACTIVATIONS, BACKWARD),
+    *(INPUTS, TEMPORARY, OTHER, WORKSPACE),
+)
+
+
+@dataclass(slots=True)
+class Block:
+    """So many bytes, from the allocator's event `start` to its event `end` (None: to the end)."""
+
+    start: int
+    end: int | None
+    bytes: int
+    device: int
+    category: str
+    module: str
+    where: str
+    address: int = 0
+
+
+Birth = Callable[[], tuple[str, str]]  # the category and module of what is allocated just now
+_Teller = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.POINTER(history._Trace))
+_ALLOCATED = history.ACTIONS.index("alloc")
+_FREED = history.ACTIONS.index("free_completed")
+
+
+class Ledger:
+    """Writes down each block while it is entered; what a block is for may be learnt later.
+
+    >>> with Ledger(birth=lambda: ("inputs", "")) as ledger:
+    ...     x = torch.ones(3, device="cuda")  # doctest: +SKIP
+    >>> ledger.blocks  # doctest: +SKIP
+    """
+
+    def __init__(self, birth: Birth) -> None:
+        self.blocks: list[Block] = []
+        self.events = 0
+        self._birth = birth
+        self._alive: dict[tuple[int, int], Block] = {}
+        self._told = _Teller(self._tell)
+
+    def __enter__(self) -> Ledger:
+        core.library().anydevice_memory_tell_history(self._told)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        history._listen()  # as the program had it
+
+    def _tell(self, device: int, pointer: Any) -> None:
+        trace = pointer.contents
+        if trace.action == _ALLOCATED:
+            category, module = self._birth()
+            file, line = user_line(sys._getframe(1))
+            block = Block(
+                *(self.events, None, trace.size, device),
+                *(category, module, f"{file}:{line}", trace.address),
+            )
+            self._alive[device, trace.address] = block
+            self.blocks.append(block)
+        elif trace.action == _FREED:
+            if freed := self._alive.pop((device, trace.address), None):
+                freed.end = self.events
+        else:
+            return
+        self.events += 1
+
+    def name(self, tensors: Iterable[Any], category: str, *, over: tuple[str, ...] = ()) -> None:
+        """What these tensors are for; with `over`, only where they were taken for one of those."""
+        for tensor in tensors:
+            block = self._block_of(tensor)
+            if block and block.category != WORKSPACE and (not over or block.category in over):
+                block.category = category
+
+    def _block_of(self, tensor: Any) -> Block | None:
+        tensor = getattr(tensor, "_local_tensor", tensor)  # a DTensor's part
+        if not isinstance(tensor, torch.Tensor) or not tensor.is_cuda:
+            return None
+        with suppress(NotImplementedError, RuntimeError):  # a sparse tensor has no storage
+            address = tensor.untyped_storage().data_ptr()
+            return self._alive.get((tensor.get_device(), address))
+        return None
+
+
+@dataclass
+class Peak:
+    """The fullest moment of a GPU: which blocks there were."""
+
+    bytes: int
+    event: int
+    blocks: list[Block]
+
+
+def peak(blocks: list[Block], device: int = 0, *, without: tuple[str, ...] = ()) -> Peak:
+    """The fullest moment, in bytes that were asked for; categories `without` do not count."""
+    counted = [b for b in blocks if b.device == device and b.category not in without]
+    changes = [(b.start, b.bytes) for b in counted]
+    changes += [(b.end, -b.bytes) for b in counted if b.end is not None]
+    now = most = when = 0
+    for event, change in sorted(changes):
+        now += change
+        if now > most:
+            most, when = now, event
+    alive = [b for b in counted if b.start <= when and (b.end is None or b.end > when)]
+    return Peak(most, when, alive)

@@ -1,0 +1,91 @@
+"""A hollow run in a process of its own, forked from this one: what it changes, this never sees."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+from collections.abc import Callable
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from tempfile import TemporaryFile
+from typing import Any, NoReturn, TextIO, TypeVar, cast
+
+import torch
+
+from anydevice.plan.failures import CannotPlanError
+
+T = TypeVar("T")
+
+
+def isolated(function: Callable[[], T]) -> T:
+    """What the function returns, or raises, in a forked process; what it prints is kept back."""
+    _load_what_torch_loads_late()
+    ours, theirs = Pipe(duplex=False)
+    with TemporaryFile("w+", errors="replace") as said:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        child = os.fork()
+        if child == 0:
+            ours.close()
+            _answer(function, theirs, said)
+        theirs.close()
+        try:
+            returned, result = _received(ours)
+        except BaseException:
+            os.kill(child, signal.SIGKILL)
+            raise
+        finally:
+            ours.close()
+            _, status = os.waitpid(child, 0)
+        if returned:
+            return cast(T, result)
+        error = result or _died(status)
+        if isinstance(error, CannotPlanError):
+            said.seek(0)
+            error.details = error.details or said.read()
+        raise error
+
+
+def _load_what_torch_loads_late() -> None:
+    """Once, here, instead of in each child: an optimizer's first step imports Dynamo."""
+    import torch._dynamo.eval_frame  # noqa: F401
+
+    import anydevice.plan.hollow  # noqa: F401
+
+
+def _received(connection: Connection) -> tuple[bool, Any]:
+    """Whether the function returned, and what; or its error, or None if the process just ended."""
+    try:
+        return cast(tuple[bool, Any], connection.recv())
+    except EOFError:
+        return False, None
+
+
+def _answer(function: Callable[[], Any], connection: Connection, said: TextIO) -> NoReturn:
+    """The child's side: it ends here, whatever the program wanted to do at its exit."""
+    os.dup2(said.fileno(), 1)
+    os.dup2(said.fileno(), 2)
+    gc.freeze()  # what the parent made is not the child's to look through
+    torch.set_num_threads(1)  # the parent's threads are not here
+    try:
+        result: Any = True, function()
+    except BaseException as error:
+        result = False, error.with_traceback(None)
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        connection.send(result)
+        gc.collect()  # a DataLoader's workers end with it
+    finally:
+        os._exit(0)
+
+
+def _died(status: int) -> CannotPlanError:
+    code = os.waitstatus_to_exitcode(status)
+    how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    return CannotPlanError(
+        f"expected a program that steps an optimizer, got one whose process ended with {how}: "
+        "code for GPUs that is not PyTorch's cannot run where there is none."
+    )

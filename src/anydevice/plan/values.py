@@ -1,0 +1,126 @@
+"""Values that a program reads from a hollow GPU, and whether it goes another way for them.
+
+What is read is zero there. A program may print it and reckon with it; where one of its own lines
+branches on it, a real card might go the other way, and a plan would foretell the wrong run.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from types import CodeType, FrameType
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from anydevice.errors import UsageError
+from anydevice.plan.lines import is_own, named
+
+ARITHMETIC = (
+    *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"),
+    *("radd", "rsub", "rmul", "rtruediv", "rfloordiv", "rmod", "rpow"),
+)
+ALONE = ("neg", "pos", "abs")
+COMPARED = ("lt", "le", "gt", "ge", "eq", "ne")
+
+
+class ReadFloat(float):
+    """A number that was read from a hollow GPU, or was made of one."""
+
+    def __bool__(self) -> bool:
+        _look(sys._getframe(1))
+        return float.__bool__(self)
+
+
+class ReadInt(int):
+    """A whole number, or a truth value, that was read from a hollow GPU."""
+
+    def __bool__(self) -> bool:
+        _look(sys._getframe(1))
+        return int.__bool__(self)
+
+
+class ReadBool(ReadInt):
+    """An answer to a question about such a number."""
+
+    def __repr__(self) -> str:
+        return repr(int.__bool__(self))
+
+    __str__ = __repr__
+
+
+def read(value: Any) -> Any:
+    """The value, in a type that tells when a program branches on it."""
+    if isinstance(value, bool):
+        return ReadBool(value)
+    if isinstance(value, int):
+        return ReadInt(value)
+    return ReadFloat(value) if isinstance(value, float) else value
+
+
+def _through(kind: type, name: str, wrap: Callable[[Any], Any]) -> Any:
+    plain = getattr(kind, f"__{name}__")
+
+    def method(self: Any, *others: Any) -> Any:
+        result = plain(self, *others)
+        return result if result is NotImplemented else wrap(result)
+
+    return method
+
+
+for _kind, _plain in ((ReadFloat, float), (ReadInt, int)):
+    for _name in (*ARITHMETIC, *ALONE, *COMPARED):
+        setattr(_kind, f"__{_name}__", _through(_plain, _name, read))
+    _kind.__hash__ = _plain.__hash__  # type: ignore[method-assign]
+
+
+def _look(frame: FrameType | None) -> None:
+    if frame and is_own(frame.f_code.co_filename) and frame.f_lasti in _branches(frame.f_code):
+        raise Branched(named(frame.f_code.co_filename, frame.f_lineno))
+
+
+@cache
+def _branches(code: CodeType) -> frozenset[int]:
+    """Where in a function the way forks: `if`, `while`, `and`, `assert`."""
+    return frozenset(
+        step.offset
+        for step in dis.get_instructions(code)
+        if ("JUMP" in step.opname and "_IF_" in step.opname)
+        or step.opname in ("TO_BOOL", "UNARY_NOT")
+    )
+
+
+class Branched(BaseException):
+    """A program branches on a value that a hollow GPU does not have."""
+
+
+@contextmanager
+def branches_refused() -> Iterator[None]:
+    """Inside the block a branch of the program's own on what it read ends it, with its line."""
+    tensor: Any = torch.Tensor
+    item, truth = tensor.item, tensor.__bool__
+
+    def reading_item(self: torch.Tensor) -> Any:
+        return read(item(self)) if self.is_cuda else item(self)
+
+    def reading_truth(self: torch.Tensor) -> bool:
+        if self.is_cuda:
+            _look(sys._getframe(1))
+        return bool(truth(self))
+
+    with (
+        patch.object(tensor, "item", reading_item),
+        patch.object(tensor, "__bool__", reading_truth),
+    ):
+        try:
+            yield
+        except Branched as branched:
+            raise UsageError(
+                f"expected a program whose steps do not depend on values, got {branched}, which "
+                "branches on what it read from the GPU, and a hollow GPU has no values: plan with "
+                "--assume-zeros (assume_zeros=True) if the way it goes for zero is the usual one."
+            ) from None

@@ -1,0 +1,113 @@
+"""Programs and functions planned for cards: what they take, whether they fit, the largest batch."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import anydevice as ad
+
+TRAIN = """
+import argparse
+import torch
+from torch import nn
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch-size", type=int, default=32)
+arguments = parser.parse_args()
+network = nn.Sequential(nn.Linear(1000, 4000), nn.ReLU(), nn.Linear(4000, 10)).to("cuda")
+optimizer = torch.optim.Adam(network.parameters())
+try:
+    for step in range(100):
+        x = torch.rand(arguments.batch_size, 1000, device="cuda")
+        loss = network(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        print("step", step, loss.item())
+finally:
+    torch.save(network.state_dict(), "weights.pt")
+    open("finally", "w").close()
+open("after", "w").close()
+"""
+
+
+def plan(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "anydevice", "plan", *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "COLUMNS": "80"},
+    )
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text(TRAIN)
+    return tmp_path
+
+
+def test_a_program_is_stopped_after_its_steps_and_leaves_no_checkpoint(train: Path) -> None:
+    done = plan(train, "--json", "--gpu", "t4", "--steps", "2", "train.py")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)["gpus"][0]
+    assert (answer["gpu"], answer["steps"], answer["samples"]) == ("t4", 2, 32)
+    assert sorted(path.name for path in train.iterdir()) == ["finally", "train.py"]
+
+
+def test_the_largest_batch_fits_and_the_next_does_not(train: Path) -> None:
+    searched = plan(train, "--json", "--gpu", "t4", "--batch-arg", "--batch-size", "train.py")
+    batch = json.loads(searched.stdout)["gpus"][0]["largest_batch"]["batch"]
+    fits = plan(train, "--gpu", "t4", "train.py", "--batch-size", str(batch))
+    too_large = plan(train, "--gpu", "t4", "train.py", f"--batch-size={batch + 1}")
+    assert (fits.returncode, too_large.returncode) == (0, 1)
+    assert " yes " in fits.stdout
+    assert " NO " in too_large.stdout
+
+
+def test_what_holds_the_memory_adds_up_to_the_bytes_of_the_device(train: Path) -> None:
+    answer = json.loads(plan(train, "--json", "--gpu", "h100", "train.py").stdout)["gpus"][0]
+    held = answer["at_the_peak_bytes"]
+    weights = 4 * (1000 * 4000 + 4000 + 4000 * 10 + 10)
+    assert held["parameters"] == weights
+    assert held["optimizer state"] == pytest.approx(2 * weights, abs=100)
+    assert sum(held.values()) == answer["peak_bytes"]["device"]
+    assert held["CUDA context"] == answer["peak_bytes"]["context"]
+
+
+def network_on_cuda() -> nn.Module:
+    return nn.Sequential(nn.Linear(100, 1000), nn.ReLU(), nn.Linear(1000, 10)).cuda()
+
+
+def train_function(batch: int = 64) -> None:
+    network = network_on_cuda()
+    optimizer = torch.optim.SGD(network.parameters(), 0.1)
+    while True:
+        x, y = torch.rand(batch, 100, device="cuda"), torch.zeros(batch, device="cuda").long()
+        loss = F.cross_entropy(network(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def test_a_function_is_planned_in_a_process_of_its_own() -> None:
+    answer = ad.plan(train_function, gpus=["t4", "a100-80gb"])  # type: ignore[operator]
+    assert answer.fits
+    assert [verdict.run.gpu for verdict in answer.verdicts] == ["t4", "a100-80gb"]
+    assert answer["a100-80gb"].run.tensors > 0
+    assert not torch.cuda.is_available() or torch.version.cuda
+    assert "parameters" in repr(answer)
+    assert "<table" in answer._repr_html_()
+
+
+def test_activations_are_told_by_module() -> None:
+    answer = ad.plan(train_function, gpus="t4")  # type: ignore[operator]
+    by_module = answer.verdicts[0].activations()
+    assert by_module["0"] == by_module["1"] == 64 * 1000 * 4
