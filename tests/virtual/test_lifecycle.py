@@ -250,3 +250,42 @@ except ad.UsageError as error:
         True,
         True,
     ]
+
+
+def test_cuda_visible_devices_chooses_at_the_first_use():
+    nobody = "No CUDA GPUs are available"
+    cases = {  # what the variable is when GPUs are asked for, and at the first use: what is seen
+        (None, None): [4, 4, True, [0, 1, 2, 3], "cuda:3"],
+        ("2,0", "2,0"): [2, 2, True, [2, 0], "cuda:1"],
+        ("", ""): [4, 4, True, [0, 1, 2, 3], "cuda:3"],  # that is about the real GPUs
+        ("", "1"): [4, 1, True, [1], "cuda:0"],
+        ("-1", ""): [4, 0, False, [], nobody],
+        ("1", "-1"): [1, 0, False, [], nobody],
+        ("7", "7"): [0, 0, False, [], nobody],
+        ("1,1", "1,1"): [0, 0, False, [], nobody],
+        ("1,9,0", "1,9,0"): [1, 1, True, [1], "cuda:0"],
+        (None, "GPU-00000000-0000-0000-0000-000000000003"): [4, 1, True, [3], "cuda:0"],
+    }
+    seen = run(f"""
+import anydevice as ad
+cuda, seen = torch.cuda, []
+def choose(value):
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+    os.environ.update(dict(CUDA_VISIBLE_DEVICES=value) if value is not None else dict())
+for before, at_first in {list(cases)}:
+    choose(before)
+    with ad.virtual_gpus(4):
+        counted = cuda.device_count()  # which leaves it open, as on a card
+        choose(at_first)
+        count, available = cuda.device_count(), cuda.is_available()
+        assert count == torch.accelerator.device_count()
+        try:
+            last = str(torch.ones(1, device=f"cuda:{{max(count, 1) - 1}}").device)
+            choose("3")  # too late
+        except RuntimeError as error:
+            last = str(error)
+        numbers = [cuda.get_device_properties(i).pci_bus_id for i in range(cuda.device_count())]
+        seen.append([counted, count, available, numbers, last])
+print(json.dumps(seen))
+""")
+    assert seen == list(cases.values())

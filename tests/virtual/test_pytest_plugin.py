@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,58 @@ def test_each_worker_of_xdist_has_the_gpus(tmp_path: Path) -> None:
     (tmp_path / "test_suite.py").write_text(SUITE)
     done = pytest_on("--virtual-gpus", "2:t4", "-n", "2", folder=tmp_path)
     assert "2 passed" in done.stdout, done.stdout
+
+
+CHILDREN = """
+import os, subprocess, sys
+import pytest
+
+def count(**changed):
+    done = subprocess.run([sys.executable, "-c", "import torch; print(torch.cuda.device_count())"],
+                          env={**os.environ, **changed}, capture_output=True, text=True)
+    return done.stdout, done.stderr
+
+def work(rank):
+    import torch
+    assert torch.ones(1, device=f"cuda:{rank}").item() == 1
+
+def test_a_process():
+    assert count() == ("2\\n", "")
+    assert count(CUDA_VISIBLE_DEVICES="1") == ("1\\n", "")
+
+def test_spawned_processes():
+    import torch
+    torch.multiprocessing.spawn(work, nprocs=2)
+
+def test_a_suite_in_a_suite(tmp_path):
+    (tmp_path / "test_inner.py").write_text(
+        "import torch\\ndef test_three(): assert torch.cuda.device_count() == 3")
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--virtual-gpus", "3"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+"""
+
+
+def test_processes_that_tests_start_have_the_gpus(tmp_path: Path) -> None:
+    (tmp_path / "test_children.py").write_text(CHILDREN)
+    workers = ("-n", "2") if find_spec("xdist") else ()
+    done = pytest_on("--virtual-gpus", "2:t4", *workers, folder=tmp_path)
+    assert "3 passed" in done.stdout, done.stdout
+
+
+def test_the_environment_is_as_it_was_when_the_tests_are_done(tmp_path: Path) -> None:
+    (tmp_path / "test_suite.py").write_text(SUITE)
+    program = (
+        "import os, pytest\n"
+        "before = dict(os.environ)\n"
+        "assert pytest.main(['-q', '-p', 'no:cacheprovider', '--virtual-gpus', '2']) == 0\n"
+        "print({name for name in before.keys() | os.environ.keys()\n"
+        "       if before.get(name) != os.environ.get(name) and not name.startswith('PYTEST_')})\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.stdout.splitlines()[-1] == "set()", done.stdout + done.stderr
 
 
 def test_torch_is_loaded_with_the_gpus_in_place(tmp_path: Path) -> None:

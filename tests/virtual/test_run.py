@@ -2,14 +2,20 @@
 
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
+import venv
 from pathlib import Path
 
 import pytest
 
+from anydevice.virtual import children
+
+ROOT = Path(__file__).parents[2]
 RUN = [sys.executable, "-m", "anydevice", "run"]
 
 
@@ -199,7 +205,8 @@ torch.ones(9, device="cuda").cpu()
     assert [path.name for path in tmp_path.iterdir()] == ["program.py"]
 
 
-def test_torchrun_gives_each_process_its_gpu(tmp_path: Path) -> None:
+@pytest.mark.parametrize("launcher", ["torchrun", "python -u -m torch.distributed.run"])
+def test_torchrun_gives_each_process_its_gpu(launcher: str, tmp_path: Path) -> None:
     write(
         tmp_path,
         """
@@ -208,11 +215,92 @@ torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 print(torch.ones(1000, device="cuda").device, flush=True)
 """,
     )
-    words = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "program.py")
+    words = (*launcher.split(), "--nproc-per-node", "2", "program.py")
     done = run("--gpus", "2", *words, folder=tmp_path)
     assert sorted(done.stdout.splitlines()) == ["cuda:0", "cuda:1"], done.stderr
     assert "peak memory cuda:0 4.0 KiB, cuda:1 4.0 KiB" in done.stderr
     assert done.stderr.count("nothing ran on a real GPU") == 1
+
+
+def test_python_itself_takes_its_options_and_its_input(tmp_path: Path) -> None:
+    program = "import sys, torch\nprint(sys.flags.utf8_mode, torch.cuda.device_count(), sys.argv)"
+    write(tmp_path, program)
+    done = run("python", "-X", "utf8", "program.py", "-m", folder=tmp_path)
+    assert done.stdout == "1 1 ['program.py', '-m']\n", done.stderr
+    command = [*RUN, "--gpus", "3", "python"]
+    done = subprocess.run(command, input=program, capture_output=True, text=True)
+    assert done.stdout == f"{sys.flags.utf8_mode} 3 ['']\n", done.stderr
+
+
+def test_cuda_visible_devices_chooses_in_a_program(tmp_path: Path) -> None:
+    """Empty before, it hides the real GPUs and not those that are asked for at the same time."""
+    write(
+        tmp_path,
+        """
+import os, subprocess, sys, torch
+program = "import torch; print(torch.cuda.device_count(), torch.cuda.is_available())"
+child = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+subprocess.run([sys.executable, "-c", program], env=child, check=True)
+print(torch.cuda.device_count())
+os.environ["CUDA_VISIBLE_DEVICES"] = "3,1"
+x = torch.ones(1000, device="cuda")
+print(torch.cuda.device_count())
+""",
+    )
+    done = run("--gpus", "4", "program.py", folder=tmp_path, CUDA_VISIBLE_DEVICES="")
+    assert done.stdout == "0 False\n4\n2\n", done.stderr
+    assert "peak memory cuda:3 4.0 KiB; 0 transfers" in done.stderr  # its number in the machine
+
+
+def test_ranks_that_each_see_one_gpu_work_together(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        """
+import os, torch
+os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["LOCAL_RANK"]
+torch.distributed.init_process_group("nccl")
+x = torch.ones(1000, device="cuda")
+torch.distributed.all_reduce(x)
+print(torch.cuda.device_count(), x.device, x[0].item(), flush=True)
+torch.distributed.destroy_process_group()
+""",
+    )
+    done = run("--gpus", "2", "torchrun", "--nproc-per-node", "2", "program.py", folder=tmp_path)
+    assert done.stdout == "1 cuda:0 2.0\n" * 2, done.stderr
+    assert re.search(r"peak memory cuda:0 \S+ KiB, cuda:1 \S+ KiB;", done.stderr)
+
+
+def test_a_child_with_a_pythonpath_of_its_own_finds_the_gpus(tmp_path: Path) -> None:
+    """By anydevice.pth, which lies beside an installed package."""
+    environment = tmp_path / "environment"
+    venv.create(environment, symlinks=True)
+    python = environment / "bin" / "python"
+    (packages,) = environment.glob("lib/python*/site-packages")
+    others = [path for path in sys.path if path and not path.endswith(".zip")]
+    (packages / "others.pth").write_text("\n".join([*others, str(ROOT / "src")]))
+    shutil.copy(children.INHERIT / "anydevice.pth", packages)
+    write(
+        tmp_path,
+        """
+import os, subprocess, sys
+count = '''
+import sys, torch
+print(torch.cuda.device_count(), [path for path in sys.path if "inherit" in path])
+'''
+fresh = {**os.environ, "PYTHONPATH": "/somewhere/else"}
+subprocess.run([sys.executable, "-c", count], env=fresh, check=True)
+subprocess.run([sys.executable, "-I", "-c", count], check=True)
+""",
+    )
+    command = [str(python), "-m", "anydevice", "run", "--gpus", "3", "program.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout == "3 []\n" * 2, done.stderr
+    without = subprocess.run(
+        [str(python), "-c", "import sys; print('torch' in sys.modules)"],
+        capture_output=True,
+        text=True,
+    )
+    assert (without.stdout, without.stderr) == ("False\n", "")
 
 
 def test_a_trace_holds_each_event_with_the_programs_line(tmp_path: Path) -> None:
@@ -307,6 +395,11 @@ def test_a_reader_that_goes_away_and_a_debugger_are_as_with_python(tmp_path: Pat
         (".", "got ., which is a directory"),
         ("-m no.such.module", "got no.such.module, which does not exist"),
         ("-m json.nope", "got json.nope, which does not exist"),
+        ("ls", "expected a Python program, got ls, which is none"),
+        ("python progam.py", "got progam.py, which does not exist: did you mean program.py?"),
+        ("python -m no.such.module", "got no.such.module, which does not exist"),
+        ("python -uI program.py", "expected a Python that reads its environment, got -uI"),
+        ("python3.99 program.py", "got python3.99, which does not exist"),
         ("--gpus 0 program.py", "expected 1 to 16 virtual GPUs, got 0"),
         ("--gpus 17 program.py", "expected 1 to 16 virtual GPUs, got 17"),
         ("--gpus two program.py", "expected 1 to 16 virtual GPUs, got 'two'"),

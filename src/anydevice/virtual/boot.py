@@ -76,7 +76,8 @@ def import_torch(wanted: Machine) -> None:
     if "torch" in sys.modules:
         return put_in_place(wanted)
     finder: Any = Finder(wanted)
-    sys.meta_path.insert(0, finder)
+    inherited = [other for other in sys.meta_path if hasattr(other, "gives_virtual_gpus")]
+    sys.meta_path[:] = [finder, *(other for other in sys.meta_path if other not in inherited)]
     try:
         import torch  # noqa: F401
     finally:

@@ -4,8 +4,8 @@ The command becomes that Python: the program has its terminal, signals, exit cod
 """
 
 import difflib
-import json
 import os
+import re
 import shutil
 import sys
 from dataclasses import dataclass, field
@@ -19,6 +19,7 @@ from anydevice.errors import UsageError
 HELP = """\
 Usage: anydevice run [options] program.py [arguments]
        anydevice run [options] -m module [arguments]
+       anydevice run [options] torchrun [arguments]
 
 Run a PyTorch program on GPUs that are not there. It sees them at `cuda`, as do the processes that
 it starts; the CPU computes the numbers. What follows the program's name is the program's.
@@ -31,7 +32,8 @@ Options:
   --help         show this and exit
 """
 OPTIONS = ("--gpus", "--gpu", "--memory", "--trace")
-INHERIT = Path(__file__).parent / "inherit"
+INTERPRETER = re.compile(r"python(3(\.\d+)?)?")
+WITH_VALUE = ("-X", "-W", "--check-hash-based-pycs")  # Python's options
 
 
 @dataclass
@@ -42,7 +44,8 @@ class Order:
     gpu: str = "h100"
     memory: str | None = None
     trace: str | None = None
-    python: list[str] = field(default_factory=list)  # Python's own arguments: the program and its
+    python: list[str] = field(default_factory=lambda: [sys.executable])  # and its own options
+    program: list[str] = field(default_factory=list)  # and its words; none: Python reads its input
 
 
 def main(words: list[str]) -> NoReturn:
@@ -58,7 +61,7 @@ def main(words: list[str]) -> NoReturn:
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
-    os.execve(sys.executable, [sys.executable, *order.python], environment)
+    os.execve(order.python[0], [*order.python, *order.program], environment)
 
 
 def parse(words: list[str]) -> Order | None:
@@ -78,32 +81,55 @@ def parse(words: list[str]) -> Order | None:
         if not equals and not rest:
             raise UsageError(f"expected a value after {option}, got none.")
         setattr(order, option.removeprefix("--"), value if equals else rest.pop(0))
-    order.python = program_words(rest)
+    if rest and INTERPRETER.fullmatch(Path(rest[0]).name):
+        order.python, order.program = _interpreter(rest)
+    else:
+        order.program = program_words(rest)
     return order
 
 
 def prepare(order: Order) -> dict[str, str]:
     """The environment that gives a Python its virtual GPUs; wrong use comes up here."""
-    from anydevice.virtual import meeting
+    from anydevice.virtual import children, meeting
     from anydevice.virtual.machine import machine
 
     gpus = int(order.gpus) if order.gpus.isascii() and order.gpus.isdecimal() else order.gpus
     wanted = machine(gpus, order.gpu, memory=order.memory)  # type: ignore[arg-type]
-    asked = {
-        "gpus": wanted.gpus,
-        "gpu": wanted.gpu.kind,
-        "memory": wanted.gpu.memory,
-        "trace": _trace_file(order.trace),
-    }
-    before = os.environ.get("PYTHONPATH")
-    return {
+    changed = {
         **os.environ,
-        **meeting.environment(order.python),
-        "PYTHONPATH": os.pathsep.join([str(INHERIT), *([before] if before else [])]),
-        "ANYDEVICE_VIRTUAL": json.dumps(asked),
+        **meeting.environment(order.program),
+        **children.changes(wanted, trace=_trace_file(order.trace)),
         "ANYDEVICE_MAIN": str(os.getpid()),
         "ANYDEVICE_REPORTS": _folder_for_reports(),
     }
+    return {name: value for name, value in changed.items() if value is not None}
+
+
+def _interpreter(words: list[str]) -> tuple[list[str], list[str]]:
+    """A Python by its name, with its own options; and its program, if it has one."""
+    found = _command(words[0])
+    if found is None:
+        raise UsageError(f"expected a program, got {words[0]}, which does not exist.")
+    options = _options_of_python(words[1:])
+    program = words[1 + len(options) :]
+    if program and _is_of_this_environment(found):  # else its modules are not to be found here
+        program = program_words(program)
+    return [found, *options], program
+
+
+def _options_of_python(words: list[str]) -> list[str]:
+    end = 0
+    while end < len(words) and words[end].startswith("-") and words[end] not in ("-", "-m", "-c"):
+        if (
+            re.fullmatch(r"-[a-zA-Z]*[IES][a-zA-Z]*", words[end])
+            and words[end][:2] not in WITH_VALUE
+        ):
+            raise UsageError(
+                f"expected a Python that reads its environment, got {words[end]}, with which it "
+                "ignores what tells it of virtual GPUs: leave that out."
+            )
+        end += 2 if words[end] in WITH_VALUE else 1
+    return words[:end]
 
 
 def program_words(words: list[str]) -> list[str]:
@@ -122,18 +148,32 @@ def _file(name: str) -> str:
     path = Path(name)
     if path.is_dir() and not (path / "__main__.py").exists():
         raise UsageError(f"expected a program, got {name}, which is a directory.")
-    if path.exists():
-        return name
-    command = shutil.which(name)
-    if command and _is_python(command):
-        return command
-    raise UsageError(f"expected a program, got {name}, which does not exist{_near(path)}")
+    found = name if path.exists() else _command(name)
+    if found is None:
+        raise UsageError(f"expected a program, got {name}, which does not exist{_near(path)}")
+    if path.is_file() or found != name:
+        _refuse_other_languages(name, found)
+    return found
 
 
-def _is_python(command: str) -> bool:
-    with open(command, "rb") as file:
-        line = file.readline(200)
-    return line.startswith(b"#!") and b"python" in line
+def _command(name: str) -> str | None:
+    """Where a command is: that of this Python's environment before others on PATH."""
+    beside = shutil.which(name, path=str(Path(sys.executable).parent))
+    return beside or shutil.which(name)
+
+
+def _is_of_this_environment(command: str) -> bool:
+    return Path(command).parent.resolve() == Path(sys.executable).parent.resolve()
+
+
+def _refuse_other_languages(name: str, file: str) -> None:
+    with open(file, "rb") as opened:
+        start = opened.read(300)  # pip's scripts with a long path name Python in the second line
+    if start.startswith(b"\x7fELF") or (start.startswith(b"#!") and b"python" not in start):
+        raise UsageError(
+            f"expected a Python program, got {name}, which is none: where it starts Python, "
+            "write `anydevice run` before that."
+        )
 
 
 def _near(path: Path) -> str:

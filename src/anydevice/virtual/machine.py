@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from anydevice.devices.catalogue import Card, card
 from anydevice.errors import UsageError
 from anydevice.sizes import size_of
-from anydevice.virtual import build, core, ops
+from anydevice.virtual import build, core, ops, visible
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,7 @@ def put_in_place(wanted: Machine) -> None:
 
     with _switching:
         if not is_there(wanted):
+            visible.leave_aside()
             begin(wanted)
             finish(wanted)
 

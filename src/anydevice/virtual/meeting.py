@@ -10,7 +10,8 @@ LOOPBACK = "127.0.0.1"
 
 def environment(program: Sequence[str]) -> dict[str, str]:
     """What torchrun, if that is the program, needs to find its own machine."""
-    launches = program[:2] == ["-m", "torch.distributed.run"] or Path(program[0]).name == "torchrun"
+    command = Path(program[0]).name if program else ""
+    launches = command == "torchrun" or program[:2] == ["-m", "torch.distributed.run"]
     if not launches or "PET_LOCAL_ADDR" in os.environ or _leads_somewhere(socket.getfqdn()):
         return {}
     return {"PET_LOCAL_ADDR": LOOPBACK}  # as torchrun --local-addr

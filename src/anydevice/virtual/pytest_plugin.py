@@ -1,5 +1,7 @@
 """`pytest --virtual-gpus 2:h100`: tests that need GPUs run where there are none."""
 
+import os
+
 import pytest
 
 from anydevice.errors import UsageError
@@ -25,14 +27,28 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
         raise pytest.UsageError(
             f"expected --virtual-gpus N or N:KIND, such as 2 or 2:h100, got {asked!r}."
         )
+    from anydevice.virtual import children
     from anydevice.virtual.boot import import_torch
     from anydevice.virtual.build import BuildError
     from anydevice.virtual.machine import machine
 
     try:
-        import_torch(machine(int(number), kind or "h100"))
+        wanted = machine(int(number), kind or "h100")
+        import_torch(wanted)
     except (UsageError, BuildError) as error:
         raise pytest.UsageError(str(error)) from error
+    changed = children.changes(wanted)  # for the processes that tests start
+    before = {name: os.environ.get(name) for name in changed}
+    _set(changed)
+    early_config.add_cleanup(lambda: _set(before))
+
+
+def _set(variables: dict[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:

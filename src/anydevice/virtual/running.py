@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from anydevice.errors import UsageError
-from anydevice.virtual import summary
+from anydevice.virtual import summary, visible
 from anydevice.virtual.boot import Finder
 from anydevice.virtual.build import BuildError
 from anydevice.virtual.machine import Machine, machine
@@ -34,7 +34,7 @@ def _machine() -> Machine:
 
 def _is_main() -> bool:
     """Whether this process is the program itself, not one that it started."""
-    return os.environ["ANYDEVICE_MAIN"] == str(os.getpid())
+    return os.environ.get("ANYDEVICE_MAIN") == str(os.getpid())
 
 
 class _Boot(Finder):
@@ -42,7 +42,8 @@ class _Boot(Finder):
 
     def _loaded_c(self, module: ModuleType) -> None:
         try:
-            super()._loaded_c(module)
+            with visible.real_gpus_hidden(_asked()["hide_real_gpus"]):
+                super()._loaded_c(module)
         except UsageError as error:
             _end_with(2, error)
         except BuildError as error:
@@ -60,7 +61,7 @@ def end() -> None:
         _trace.close()
     if _is_main():
         summary.tell(_machine(), os.environ["ANYDEVICE_REPORTS"])
-    else:
+    elif "ANYDEVICE_REPORTS" in os.environ:  # children of pytest have nobody to tell
         summary.leave(os.environ["ANYDEVICE_REPORTS"])
 
 

@@ -39,7 +39,10 @@ def own() -> Tally:
     native = core.library()
     totals = (c_int64 * 3)()
     native.anydevice_totals(totals)
-    peaks = [native.anydevice_memory_highest(device) for device in range(core.MOST_GPUS)]
+    peaks = [0] * core.MOST_GPUS
+    for device in range(core.MOST_GPUS):  # where CUDA_VISIBLE_DEVICES is set, not the GPU's number
+        gpu = native.anydevice_number(device)
+        peaks[gpu] = max(peaks[gpu], native.anydevice_memory_highest(device))
     return Tally(peaks, *totals)
 
 

@@ -1,6 +1,7 @@
 """Runs as Python starts, in a program of `anydevice run` and in the processes that it starts.
 
-Python finds it on PYTHONPATH. It waits for `import torch`, and costs next to nothing until then.
+Python finds it on PYTHONPATH, or by `anydevice.pth`. It waits for `import torch`, and costs next to
+nothing until then.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 class _BeforeTorch:
+    """Gives way to a finder with the GPUs when torch is imported."""
+
+    gives_virtual_gpus = True
+
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         running = _running() if name == "torch" else None
         if running is None:
@@ -70,6 +75,6 @@ def _make_way() -> None:
 
 if "ANYDEVICE_VIRTUAL" in os.environ:
     sys.meta_path.insert(0, _BeforeTorch())
-    if os.environ["ANYDEVICE_MAIN"] == str(os.getpid()):
+    if os.environ.get("ANYDEVICE_MAIN") == str(os.getpid()):
         atexit.register(_at_end, os.getpid(), os.environ["ANYDEVICE_REPORTS"])
 _make_way()

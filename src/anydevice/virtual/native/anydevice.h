@@ -31,12 +31,14 @@ struct Gpu {
   int capability = 0;  // 90 is 9.0
 };
 
+// Other threads may look while one enables or disables.
 struct Machine {
-  int gpus = 0;
-  int generation = 0;   // of the GPUs that are here: each enable() counts one up, disable() gives 0
-  bool hollow = false;  // storages with a size and no bytes; kernels run on Meta
-  bool forked = false;  // this process is a child of one that used its virtual GPUs
+  std::atomic<int> gpus{0};
+  std::atomic<int> generation{0};  // each enable() counts one up, disable() gives 0
+  std::atomic<bool> hollow{false};  // storages with a size and no bytes; kernels run on Meta
+  std::atomic<bool> forked{false};  // this process is a child of one that used its virtual GPUs
   Gpu gpu[max_gpus];
+  int number[max_gpus] = {};  // which of them an ordinal is, where CUDA_VISIBLE_DEVICES chooses
 };
 
 extern Machine machine;

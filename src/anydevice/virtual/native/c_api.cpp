@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/engine.h>
 
 #include <mutex>
+#include <numeric>
 
 namespace anydevice {
 namespace {
@@ -61,6 +62,7 @@ ANYDEVICE_API const char* anydevice_enable(
     machine.hollow = hollow != 0;
     std::copy_n(gpu, gpus, machine.gpu);
     machine.gpus = gpus;
+    std::iota(std::begin(machine.number), std::end(machine.number), 0);
     static int generations = 0;
     machine.generation = ++generations;
     anydevice::install_guard();
@@ -80,6 +82,16 @@ ANYDEVICE_API void anydevice_disable(int keep_kernels) {
   anydevice::remove_hooks();
   machine.gpus = machine.generation = 0;
 }
+
+// From now on this process sees these of its GPUs, in this order: its ordinals count them. All are of
+// a kind, so that nothing else changes.
+ANYDEVICE_API void anydevice_show_only(int gpus, const int* numbers) {
+  std::copy_n(numbers, gpus, machine.number);
+  machine.gpus = gpus;
+}
+
+// Which of the machine's GPUs an ordinal is.
+ANYDEVICE_API int anydevice_number(int device) { return machine.number[device]; }
 
 ANYDEVICE_API const char* anydevice_touch() { return attempt(&anydevice::touch); }
 

@@ -278,7 +278,7 @@ class Backend final : public c10d::Backend {
     std::optional<DeviceIndex> first_used;
     if (nccl_ && !compared_ && !used.empty()) {
       compared_ = true;
-      first_used = used.front().device().index();
+      first_used = machine.number[used.front().device().index()];
     }
     auto checked = [group = group_, first_used, task = std::move(task)] {
       if (first_used) {

@@ -51,7 +51,7 @@ struct Moment {
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return c10::kCUDA; }
   DeviceIndex deviceCount() const noexcept override {
-    return static_cast<DeviceIndex>(machine.forked ? 0 : machine.gpus);
+    return static_cast<DeviceIndex>(machine.forked ? 0 : machine.gpus.load());
   }
 
   Device getDevice() const override { return {c10::kCUDA, here().device}; }

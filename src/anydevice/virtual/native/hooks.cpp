@@ -35,7 +35,7 @@ struct Hooks final : at::CUDAHooksInterface {
   std::string showConfig() const override { return ""; }
 
   DeviceIndex deviceCount() const override {
-    return static_cast<DeviceIndex>(machine.forked ? 0 : machine.gpus);
+    return static_cast<DeviceIndex>(machine.forked ? 0 : machine.gpus.load());
   }
   int getNumGPUs() const override { return deviceCount(); }
   DeviceIndex current_device() const override { return anydevice::current_device(); }

@@ -130,6 +130,19 @@ void tell_profiler(void* data, int64_t bytes, DeviceIndex device) {
   }
 }
 
+// The card would have had the memory. Who catches an error and asks for less is served here, too.
+c10::DataPtr host_memory(size_t size) {
+  try {
+    if (host_has(size)) {
+      return c10::GetCPUAllocator()->allocate(size);
+    }
+  } catch (const c10::Error&) {  // said below
+  }
+  TORCH_CHECK_WITH(
+      OutOfMemoryError, false, "CUDA out of memory: a virtual GPU's memory is the host's, which does not have ",
+      format_size(size), " left. Hollow GPUs take none of it: anydevice.virtual_gpus(hollow=True).");
+}
+
 thread_local PoolId pool_in_use[max_gpus];  // {0, 0}: the common one
 thread_local bool uncounted = false;
 std::atomic<bool> caching{true};
@@ -275,7 +288,7 @@ c10::DataPtr allocate(size_t size, DeviceIndex device) {
   }
   auto block = memory::take(size, device);
   return memory::hand_out(std::move(block),
-                          machine.hollow ? c10::DataPtr() : c10::GetCPUAllocator()->allocate(size));
+                          machine.hollow ? c10::DataPtr() : memory::host_memory(size));
 }
 
 c10::DataPtr adopt(c10::DataPtr bytes, size_t size, DeviceIndex device) {

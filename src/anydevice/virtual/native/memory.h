@@ -9,4 +9,6 @@ namespace anydevice::memory {
 CachingAllocator& of(DeviceIndex device);  // made when the device is first used
 const CachingAllocator* if_used(DeviceIndex device);
 
+bool host_has(size_t size);  // as far as can be known before
+
 }  // namespace anydevice::memory

@@ -12,6 +12,7 @@ import torch
 
 from anydevice.devices.catalogue import Card
 from anydevice.virtual import core
+from anydevice.virtual.visible import Visible, uuid
 
 CUDA_VERSION = "13.0"
 WHEEL = "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120"  # what PyTorch's own is built for
@@ -19,6 +20,7 @@ WHEEL = "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120"  # what PyTorch's own is built f
 # torch::utils::set_requires_device_init(c10::DeviceType, bool)
 SET_REQUIRES_DEVICE_INIT = "_ZN5torch5utils24set_requires_device_initEN3c1010DeviceTypeEb"
 WARP = 32
+_visible = Visible(0)  # of the machine that was shown last
 # Shared memory by capability in KiB: what a block may ask for, and of a multiprocessor.
 SHARED = {
     (5, 2): (48, 96),
@@ -48,20 +50,23 @@ CUDA_ERRORS = {
 
 def names(gpus: int, gpu: Card) -> dict[str, Any]:
     """What torch._C calls them."""
+    global _visible
     library = core.library()
-    properties = [_properties(gpu, device) for device in range(gpus)]
+    _visible = visible = Visible(gpus)
 
     def initialise() -> None:
         core.check(library.anydevice_touch())
+        if not (seen := visible.for_good()):
+            raise RuntimeError("No CUDA GPUs are available")
         torch.cuda.default_generators = tuple(
-            torch.ops.anydevice.default_generator(device) for device in range(gpus)
+            torch.ops.anydevice.default_generator(device) for device in range(len(seen))
         )
         cuda: Any = torch.cuda
-        cuda._get_device_properties = properties.__getitem__
+        cuda._get_device_properties = [_properties(gpu, device) for device in seen].__getitem__
 
     def count() -> int:
         library.anydevice_touch()
-        return 0 if library.anydevice_forked() else gpus
+        return 0 if library.anydevice_forked() else len(visible.for_good())
 
     def set_device(device: int) -> None:
         if device >= 0:
@@ -108,10 +113,16 @@ def attributes(gpu: Card) -> Iterator[tuple[Any, str, Any]]:
     )
     for name, source in from_c:
         yield torch.cuda, name, getattr(torch._C, source)
+    yield torch.cuda, "_device_count_nvml", _count_before_use
     yield torch.cuda, "_cached_device_count", None
     yield torch.cuda, "default_generators", ()
     yield torch.cuda, "_get_device_properties", None  # until torch.cuda is initialised
     yield torch.version, "cuda", CUDA_VERSION
+
+
+def _count_before_use() -> int:
+    """As NVML counts them for torch: that leaves what CUDA sees to be decided later."""
+    return -1 if core.library().anydevice_forked() else len(_visible.now())
 
 
 def ask_again() -> None:
@@ -154,7 +165,7 @@ def _properties(gpu: Card, device: int) -> CudaDeviceProperties:
         is_integrated=False,
         is_multi_gpu_board=False,
         gcnArchName=gpu.name,
-        uuid=f"00000000-0000-0000-0000-{device:012x}",
+        uuid=uuid(device),
         pci_bus_id=device,
         pci_device_id=0,
         pci_domain_id=0,

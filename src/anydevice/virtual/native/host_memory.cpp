@@ -1,0 +1,94 @@
+// What the host has left. Linux hands out more than it has, and ends the process that then writes to
+// it: a program that fills a GPU should get an error that it can catch.
+#include "memory.h"
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace anydevice::memory {
+namespace {
+
+constexpr size_t worth_asking = size_t{128} << 20;
+constexpr size_t unlimited = std::numeric_limits<size_t>::max();
+
+// The number behind a name in a file of lines such as "MemAvailable:  1234 kB"; 0 if there is none.
+size_t figure(const std::string& file, const std::string& name) {
+  std::ifstream lines(file);
+  std::string word;
+  for (size_t number; lines >> word;) {
+    if (word == name && lines >> number) {
+      return number;
+    }
+  }
+  return 0;
+}
+
+// The number that a file holds, if it is there and holds one ("max" is no limit).
+std::optional<size_t> number_in(const std::string& file) {
+  size_t number = 0;
+  return std::ifstream(file) >> number ? std::optional(number) : std::nullopt;
+}
+
+size_t machine_has_left() {
+  const std::string file = "/proc/meminfo";
+  const auto left = figure(file, "MemAvailable:");
+  return left == 0 ? unlimited : (left + figure(file, "SwapFree:")) << 10;
+}
+
+// The group of this process in the hierarchy that a line of /proc/self/cgroup begins to name.
+std::string own_group(const std::string& hierarchy) {
+  std::ifstream lines("/proc/self/cgroup");
+  for (std::string line; std::getline(lines, line);) {
+    if (const auto found = line.find(hierarchy); found != std::string::npos) {
+      return line.substr(found + hierarchy.size());
+    }
+  }
+  return "";
+}
+
+// One group's limit, a container's or a job's: what files take of it can be had back.
+struct Group {
+  std::string folder, limit, used, files;
+
+  size_t has_left() const {
+    const auto most = number_in(folder + limit);
+    const auto taken = number_in(folder + used);
+    if (!most || !taken) {
+      return unlimited;
+    }
+    const auto held = *taken - std::min(*taken, figure(folder + "/memory.stat", files));
+    return *most - std::min(*most, held);
+  }
+};
+
+// In a container the group's own folder may be the root of what it sees.
+size_t groups_have_left() {
+  static const auto groups = [] {
+    std::vector<Group> all;
+    for (const auto& group : {own_group("0::"), std::string()}) {
+      all.push_back({"/sys/fs/cgroup" + group, "/memory.max", "/memory.current", "inactive_file"});
+    }
+    for (const auto& group : {own_group(":memory:"), std::string()}) {
+      all.push_back({"/sys/fs/cgroup/memory" + group, "/memory.limit_in_bytes",
+                     "/memory.usage_in_bytes", "total_inactive_file"});
+    }
+    return all;
+  }();
+  size_t least = unlimited;
+  for (const auto& group : groups) {
+    least = std::min(least, group.has_left());
+  }
+  return least;
+}
+
+}  // namespace
+
+bool host_has(size_t size) {
+  return size < worth_asking || size <= std::min(machine_has_left(), groups_have_left());
+}
+
+}  // namespace anydevice::memory
