@@ -78,6 +78,8 @@ class Steps:
 class Logged(Measure):
     """What a module logs: means over the samples, and metrics that compute themselves."""
 
+    adds_up = True
+
     def __init__(self) -> None:
         self.means: dict[str, Loss] = {}
         self.metrics: dict[str, Any] = {}
@@ -110,9 +112,16 @@ class Logged(Measure):
             figure = torch.as_tensor(value, dtype=torch.float32).detach()
             self.means[name].add(figure.to(self._device, non_blocking=True), result.size)
 
+    def skip(self) -> None:  # noqa: D102
+        self._said.popleft()
+
     def value(self) -> dict[str, Any]:  # noqa: D102
         computed = {name: metric.compute() for name, metric in self.metrics.items()}
         return {name: mean.value() for name, mean in self.means.items()} | computed
+
+    def value_of(self, state: dict[str, Any], device: torch.device) -> Any:  # noqa: D102
+        means = {name: Loss().value_of(kept, device) for name, kept in state["means"].items()}
+        return means | {name: metric.compute() for name, metric in self.metrics.items()}
 
     def state(self) -> dict[str, Any]:  # noqa: D102
         means = {name: mean.state() for name, mean in self.means.items()}

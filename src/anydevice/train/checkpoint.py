@@ -28,6 +28,7 @@ from anydevice.train.states import put_together, taken_apart
 
 FORMAT = "anydevice checkpoint 1"
 NETWORK, TENSORS, STATE = "network.safetensors", "state.safetensors", "state.json"
+SHARDS = "shards"  # a folder in the place of the network, where the ranks have shares of it
 NAME = "checkpoint-"
 
 
@@ -54,12 +55,15 @@ class Checkpoints:
         """The checkpoint to go on from."""
         return max(self._there(), key=_number, default=None)
 
-    def add(self, network: nn.Module, state: dict[str, Any]) -> Path:
-        """Writes one, and only then removes those that are no longer kept."""
+    def add(self, state: dict[str, Any], put_network: Callable[[Path], Any]) -> Path:
+        """Writes one, and only then removes those that are no longer kept.
+
+        `put_network` writes into a folder that is given.
+        """
         newest = self.newest()
         remove_unfinished(self.folder)
         path = self.folder / f"{NAME}{_number(newest) + 1 if newest else 1:06d}"
-        write(path, network, state)
+        write(path, state, put_network)
         for old in sorted(self._there(), key=_number)[: -self.keep]:
             remove_folder(old)
         return path
@@ -68,25 +72,36 @@ class Checkpoints:
         return [path for path in self.folder.glob(f"{NAME}*") if path.name[len(NAME) :].isdecimal()]
 
 
-def write(path: Path, network: nn.Module, state: dict[str, Any]) -> None:
+def write(path: Path, state: dict[str, Any], put_network: Callable[[Path], Any]) -> None:
     """Writes a network and whatever else there is, as a folder that was not there before."""
     plain, tensors = taken_apart(state)
     try:
         with whole_folder(path) as folder:
-            _save(folder / NETWORK, _whole_state(network))
+            put_network(folder)
             _save(folder / TENSORS, tensors)
-            sums = {name: _checksum(folder / name) for name in (NETWORK, TENSORS)}
+            names = [name for name in (NETWORK, TENSORS) if (folder / name).exists()]
+            sums = {name: _checksum(folder / name) for name in names}
             record = {"format": FORMAT, "checksums": sums, "state": plain}
             write_through(folder / STATE, json.dumps(record).encode())
     except (OSError, SafetensorError) as error:
-        raise CheckpointError(
-            f"the checkpoint {path} could not be written ({error}); those before it are intact. "
-            "Make room or name another folder, and run again."
-        ) from error
+        raise unwritten(path, error) from error
+
+
+def unwritten(path: Path, cause: object) -> CheckpointError:
+    """The error of a checkpoint that could not be written."""
+    return CheckpointError(
+        f"the checkpoint {path} could not be written ({cause}); those before it are intact. "
+        "Make room or name another folder, and run again."
+    )
+
+
+def whole_network(network: nn.Module) -> Callable[[Path], None]:
+    """Writes the network into the folder that is given."""
+    return lambda folder: _save(folder / NETWORK, whole_state(network))
 
 
 def read(path: Path, network: nn.Module) -> dict[str, Any]:
-    """Loads the network, and gives the rest as it was written."""
+    """Loads the network, if it is there as a whole, and gives the rest as it was written."""
     try:
         record = json.loads((path / STATE).read_bytes())
     except (OSError, ValueError) as error:
@@ -97,11 +112,14 @@ def read(path: Path, network: nn.Module) -> dict[str, Any]:
         raise CheckpointError(
             f"expected a file of the format {FORMAT!r}, got another one in {path / STATE}."
         )
-    weights, tensors = (_load(path / name, record["checksums"]) for name in (NETWORK, TENSORS))
-    _refuse_another_network(path, network, weights)
-    _set_state(network, weights)
+    tensors = _load(path / TENSORS, record["checksums"])
+    sharded = (path / SHARDS).exists()
+    if not sharded:
+        weights = _load(path / NETWORK, record["checksums"])
+        _refuse_another_network(path, network, weights)
+        _set_state(network, weights)
     state: dict[str, Any] = put_together(record["state"], tensors)
-    return state
+    return state | ({SHARDS: path} if sharded else {})
 
 
 def take_up(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
@@ -129,7 +147,7 @@ def asked_to_end(notice: Callable[[], None]) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before or signal.SIG_DFL)  # None: not set from Python
 
 
-def _whole_state(network: nn.Module) -> dict[str, Tensor]:
+def whole_state(network: nn.Module) -> dict[str, Tensor]:
     """The state_dict, and the buffers that it leaves out but the next step reads."""
     state = {**dict(network.named_buffers()), **network.state_dict()}
     for name, value in state.items():
@@ -149,11 +167,15 @@ def _set_state(network: nn.Module, weights: dict[str, Tensor]) -> None:
 
 
 def _refuse_another_network(path: Path, network: nn.Module, weights: dict[str, Tensor]) -> None:
-    state = _whole_state(network)
+    state = whole_state(network)
     if any(map(is_lazy, state.values())):
         return  # its shapes are what the checkpoint says
     own = {name: list(tensor.shape) for name, tensor in state.items()}
-    held = {name: list(tensor.shape) for name, tensor in weights.items()}
+    refuse_another(path, own, {name: list(tensor.shape) for name, tensor in weights.items()})
+
+
+def refuse_another(path: Path, own: dict[str, list[int]], held: dict[str, list[int]]) -> None:
+    """Refuses what holds tensors of other names or shapes than the network's own."""
     if own == held:
         return
     names = [*own, *held.keys() - own.keys()]

@@ -3,7 +3,7 @@
 The gradient is that of the mean loss over the whole batch; batch norm sees the parts.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,9 +12,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from anydevice.notices import log
 from anydevice.train.forward import Result, sample_count
-
-if TYPE_CHECKING:
-    from anydevice.train.loop import Job
+from anydevice.train.loop import Job, gradients
 
 
 class Fitting:
@@ -25,25 +23,27 @@ class Fitting:
         self.parts = parts
         self._kept: list[Tensor] = []
 
-    def gradients(self, job: "Job", group: list[Any]) -> list[Result]:
+    def gradients(self, job: Job, group: list[Any]) -> list[Result]:
         """As `loop.gradients`; after running out of memory, from the same state in more parts."""
-        from anydevice.train.loop import gradients
-
         buffers = list(job.network.buffers())
         self._keep(buffers)
         numbers = self._module().get_rng_state(self.device)
-        while True:
-            try:
-                return gradients(job, self._in_parts(group))
-            except torch.OutOfMemoryError:
-                if self.parts >= max(map(sample_count, group)):
-                    raise
-            # Outside of the except block, so that the error no longer holds the step's tensors.
+        while (results := self.attempt(job, group)) is None:
             assert job.optimizer
             job.optimizer.zero_grad()
             _copy(buffers, self._kept)
             self._module().set_rng_state(numbers, self.device)
             self._split_further(job, group)
+        return results
+
+    def attempt(self, job: Job, group: list[Any]) -> list[Result] | None:
+        """The outcome, or None when there was too little memory; nothing is held on to then."""
+        try:
+            return gradients(job, self._in_parts(group))
+        except torch.OutOfMemoryError:
+            if self.parts >= max(map(sample_count, group)):
+                raise
+        return None
 
     def _keep(self, buffers: list[Tensor]) -> None:
         """What a forward pass changes in the network: the running figures of batch norm."""
@@ -51,15 +51,18 @@ class Fitting:
             self._kept = [torch.empty_like(buffer) for buffer in buffers]
         _copy(self._kept, buffers)
 
-    def _split_further(self, job: "Job", group: list[Any]) -> None:
+    def _split_further(self, job: Job, group: list[Any]) -> None:
         torch.accelerator.empty_cache()
         self.parts *= 2
         normalises = any(isinstance(module, _BatchNorm) for module in job.network.modules())
         but = ", whose statistics batch norm takes" if normalises else ""
-        log.warning(
-            f"anydevice: {self.device} is out of memory for a batch of {sample_count(group[0])}; "
-            f"from here on each batch is taken in {self.parts} parts{but}."
+        self._say(
+            f"is out of memory for a batch of {sample_count(group[0])}; from here on each batch is "
+            f"taken in {self.parts} parts{but}."
         )
+
+    def _say(self, what: str) -> None:
+        log.warning(f"anydevice: {self.device} {what}")
 
     def _in_parts(self, group: list[Any]) -> list[Any]:
         if self.parts == 1:

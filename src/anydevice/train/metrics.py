@@ -2,7 +2,8 @@
 
 import difflib
 from collections.abc import Callable, Sequence
-from typing import Any
+from copy import copy
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -11,17 +12,24 @@ from anydevice.devices.move import move
 from anydevice.errors import UsageError
 from anydevice.train.forward import Result
 
+if TYPE_CHECKING:
+    from anydevice.train.ranks import Ranks
+
 
 class Measure:
     """One metric; `kept` names what a checkpoint has to keep of it."""
 
     kept: tuple[str, ...] = ()
+    adds_up = False  # whether what several ranks have measured is the sum of their states
 
     def reset(self, device: torch.device) -> None:
         """Forget what was measured."""
 
     def update(self, result: Result) -> None:
         """Take in one batch, without waiting for the device."""
+
+    def skip(self) -> None:
+        """Leave out a batch that does not count."""
 
     def value(self) -> Any:
         """The figure, still on the device."""
@@ -36,11 +44,18 @@ class Measure:
         for name, value in state.items():
             setattr(self, name, move(value, device))
 
+    def value_of(self, state: dict[str, Any], device: torch.device) -> Any:
+        """The figure of another state than its own."""
+        other = copy(self)
+        other.set_state(state, device)
+        return other.value()
+
 
 class Loss(Measure):
     """The mean loss over samples: a smaller last batch counts for less."""
 
     kept = ("total", "samples")
+    adds_up = True
 
     def reset(self, device: torch.device) -> None:  # noqa: D102
         self.total = torch.zeros((), device=device)
@@ -73,6 +88,7 @@ class Share(Measure):
     """The share of predictions that a function marks as right."""
 
     kept = ("count", "predictions")
+    adds_up = True
 
     def __init__(self, right: Callable[[Tensor, Tensor], Tensor]) -> None:
         self.right = right
@@ -108,6 +124,11 @@ class Foreign(Measure):
 
     def value(self) -> Any:  # noqa: D102
         return self.metric.compute()
+
+    @property
+    def is_gathered(self) -> bool:
+        """Whether it gathers by itself what other ranks have measured, as torchmetrics do."""
+        return all(hasattr(part, "dist_sync_fn") for part in self._parts().values())
 
     def state(self) -> dict[str, Any]:  # noqa: D102
         return {name: _attributes(part) for name, part in self._parts().items()}
@@ -145,7 +166,10 @@ class Metrics:
         """Take in the batches of a step, without waiting for the device."""
         for measure in self._measures:
             for result in results:
-                measure.update(result)
+                if result.size:
+                    measure.update(result)
+                else:
+                    measure.skip()
 
     def state(self) -> dict[str, Any]:
         """What every metric measured so far."""
@@ -153,23 +177,39 @@ class Metrics:
 
     def set_state(self, state: dict[str, Any], device: torch.device) -> None:
         """Go on from there."""
-        for name, measure in self.measures.items():
-            measure.set_state(state[name], device)
+        for name in state:
+            self.measures[name].set_state(state[name], device)
 
-    def read(self, prefix: str = "") -> dict[str, float]:
-        """The figures as numbers: all of them in one transfer from the device."""
-        figures: dict[str, Any] = {}
+    def read_over(self, ranks: "Ranks", device: torch.device) -> dict[str, float]:
+        """As `read`, of what all ranks have measured together."""
         for name, measure in self.measures.items():
-            value = measure.value()
-            inner = value if isinstance(value, dict) else {name: value}
-            figures |= {prefix + key: figure for key, figure in inner.items()}
-        flat = [torch.as_tensor(figure).detach().reshape(-1) for figure in figures.values()]
-        if not flat:
-            return {}
-        device = next((part.device for part in flat if part.device.type != "cpu"), flat[0].device)
-        numbers = torch.cat([part.to(device, torch.float32) for part in flat]).tolist()
-        sizes = [part.numel() for part in flat]
-        return dict(zip(figures, _grouped(numbers, sizes), strict=True))
+            if not (measure.adds_up or (isinstance(measure, Foreign) and measure.is_gathered)):
+                raise UsageError(
+                    f"expected metrics that several ranks can measure together, got {name!r}: name "
+                    "one, give a function or a torchmetrics Metric, or train in one process."
+                )
+        own = {name: m.state() for name, m in self.measures.items() if m.adds_up}
+        both = added(ranks.gather(move(own, "cpu")))
+        return _numbers(
+            {
+                name: measure.value_of(both[name], device) if name in both else measure.value()
+                for name, measure in self.measures.items()
+            }
+        )
+
+    def read(self) -> dict[str, float]:
+        """The figures as numbers: all of them in one transfer from the device."""
+        return _numbers({name: measure.value() for name, measure in self.measures.items()})
+
+
+def added(trees: Sequence[Any]) -> Any:
+    """The sums of the numbers at the same places of several trees."""
+    if isinstance(trees[0], dict):
+        names = dict.fromkeys(name for tree in trees for name in tree)
+        return {name: added([tree[name] for tree in trees if name in tree]) for name in names}
+    if isinstance(trees[0], list):
+        return [part for tree in trees for part in tree]
+    return sum(part.double() if isinstance(part, Tensor) else part for part in trees)
 
 
 def _attributes(metric: Any) -> dict[str, Any]:
@@ -236,6 +276,19 @@ def _measure(wanted: Any) -> tuple[str, Measure]:
         "expected a metric as a name, a function of outputs and targets, or a torchmetrics Metric, "
         f"got {wanted!r}."
     )
+
+
+def _numbers(values: dict[str, Any]) -> dict[str, Any]:
+    figures: dict[str, Any] = {}
+    for name, value in values.items():
+        figures |= value if isinstance(value, dict) else {name: value}
+    flat = [torch.as_tensor(figure).detach().reshape(-1) for figure in figures.values()]
+    if not flat:
+        return {}
+    device = next((part.device for part in flat if part.device.type != "cpu"), flat[0].device)
+    numbers = torch.cat([part.to(device, torch.float32) for part in flat]).tolist()
+    sizes = [part.numel() for part in flat]
+    return dict(zip(figures, _grouped(numbers, sizes), strict=True))
 
 
 def _grouped(numbers: list[float], sizes: list[int]) -> list[Any]:

@@ -20,12 +20,17 @@ class Options:
     deterministic: bool = False
     seed: int | None = None
     on_oom: str = "split"
+    strategy: str = "ddp"
 
     def __post_init__(self) -> None:
         if self.accumulate < 1:
             raise UsageError(f"expected accumulate of 1 or more batches, got {self.accumulate}.")
         if self.on_oom not in ("split", "raise"):
             raise UsageError(f"expected on_oom of 'split' or 'raise', got {self.on_oom!r}.")
+        if self.strategy not in ("ddp", "fsdp", "alone"):
+            raise UsageError(
+                f"expected a strategy of 'ddp', 'fsdp' or 'alone', got {self.strategy!r}."
+            )
         if self.clip_norm is not None and self.clip_norm <= 0:
             raise UsageError(f"expected a clip_norm above 0, got {self.clip_norm}.")
 

@@ -1,10 +1,10 @@
 """What a trial is given, and what is made of it before the first step."""
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import nn
@@ -15,16 +15,23 @@ from anydevice.devices.move import move
 from anydevice.errors import UsageError
 from anydevice.train.adapt import Steps, recipe_of
 from anydevice.train.checkpoint import Checkpoints
+from anydevice.train.failing import Watch
 from anydevice.train.fitting import Fitting
 from anydevice.train.forward import Step, forward_of
 from anydevice.train.history import History
 from anydevice.train.loop import Job, as_it_was, gradients
 from anydevice.train.metrics import Metrics
 from anydevice.train.options import Options, determinism
+from anydevice.train.parallel import FittingTogether, Replicated, Together
 from anydevice.train.precision import precision_of
+from anydevice.train.ranks import Ranks, own_device, together
 from anydevice.train.recipes import Loss, OptimizerLike, loss_of, optimizer_of
 from anydevice.train.resume import Keeper
 from anydevice.train.sets import Sets
+from anydevice.train.shares import Portion
+
+if TYPE_CHECKING:
+    from anydevice.train.sharded_checkpoint import Shards
 
 SETS = ("train", "val", "test")
 
@@ -59,6 +66,8 @@ class Prepared:
         self._job: Job | None = None
         self._keeper: Keeper | None = None
         self._fitting = Fitting(_home(network))
+        self._way: Together | None = None
+        self.ranks: Ranks | None = None  # those that train together, once they have met
         self.sets = Sets(_home(network))
 
     @classmethod
@@ -70,7 +79,11 @@ class Prepared:
 
     def to(self, device: DeviceLike = "auto", precision: str | None = None) -> Self:
         """Trains there, in this precision: "fp32", "tf32", "bf16", "fp16" or "auto"."""
-        place = exact(pick(device))
+        place = own_device(exact(pick(device)))
+        if self.is_sharded:
+            raise UsageError(
+                "expected .to() before the network is shared out over the ranks, got it after."
+            )
         self.precision = precision_of(precision or self.precision.name, place)
         self.network = move(self.network, place)
         for beside in (self.loss, self._wanted_optimizer):
@@ -78,12 +91,18 @@ class Prepared:
                 move(beside, place)
         if self._job:
             self._job.autocast, self._job.scaler = self.precision.autocast, self.precision.scaler()
+            if self._way:  # it is made again for the other device
+                self._job.network, self._way = self._way.network, None
             self._job.gradients = self._gradients()
         self.sets.to(place)
         return self
 
     def with_options(self, **options: Any) -> Self:
-        """Sets accumulate, clip_norm, compile, channels_last, deterministic, seed or on_oom."""
+        """Sets accumulate, clip_norm, compile, channels_last, deterministic, seed, on_oom, ….
+
+        `strategy` is how the ranks that torchrun starts train together: "ddp" or "fsdp"; "alone"
+        has each train for itself.
+        """
         known = Options.__dataclass_fields__
         if strangers := options.keys() - known:
             raise UsageError(
@@ -136,6 +155,11 @@ class Prepared:
         return self.precision.device
 
     @property
+    def is_sharded(self) -> bool:
+        """Whether this process has a share of the network instead of the whole."""
+        return self._way is not None and self._way.is_sharded
+
+    @property
     def train_data(self) -> Any:
         """The training data as it was given."""
         given = self.sets.given.get("train")
@@ -184,8 +208,47 @@ class Prepared:
     def _gradients(self) -> Any:
         """How a step gets its gradients: on a GPU, also where they do not fit at once."""
         survives = self.options.on_oom == "split" and self.device.type not in ("cpu", "meta")
-        self._fitting = Fitting(self.device, self._fitting.parts)
-        return self._fitting.gradients if survives else gradients
+        parts = self._fitting.parts
+        if isinstance(self._way, Replicated) and self.ranks:
+            self._fitting = FittingTogether(self.ranks, self._way, self.device, parts)
+        else:
+            self._fitting = Fitting(self.device, parts)
+        if survives and not self.is_sharded:
+            return self._fitting.gradients
+        return self._way.gradients if self._way else gradients
+
+    @contextmanager
+    def _together(self) -> Iterator[Watch | None]:
+        """Inside the block the ranks work on this trial together, if there are several."""
+        if self.options.strategy == "alone" or not together():
+            yield None
+            return
+        self.ranks = Ranks.here(self.device)
+        with Watch(self.ranks) as watch:
+            self._take_part(self.job, self.ranks)
+            yield watch
+
+    def _take_part(self, job: Job, ranks: Ranks) -> None:
+        """The job as one rank's part of the work, made of the job of one process."""
+        if self._way is None:
+            seed = self.sets.share(ranks)
+            torch.manual_seed(seed + 1 + ranks.rank)  # dropout differs from rank to rank
+            forward = forward_of(self.loss, self._step)
+            if self.options.strategy == "fsdp":
+                from anydevice.train.sharded import Sharded, shard  # takes a second to import
+
+                shard(self.network, self.loss, self._wanted_optimizer, ranks)
+                self._way = Sharded(ranks, job.network, self.loss, forward)
+            else:
+                self._way = Replicated(ranks, job.network, self.loss, forward)
+            job.network, job.forward = self._way.wrapped, self._way.forward
+            job.gradients = self._gradients()
+
+    def _shards(self) -> "Shards":
+        from anydevice.train.sharded_checkpoint import Shards  # takes a second to import
+
+        ranks = self.ranks if self.is_sharded else None
+        return Shards(self.network, self.loss, self.job.optimizer, ranks)
 
     def _with_state(self) -> list[Any]:
         return [callback for callback in self.callbacks if hasattr(callback, "state_dict")]
@@ -201,9 +264,12 @@ class Prepared:
         held = (*self.network.parameters(), *self.network.buffers())
         if not any(map(is_lazy, held)):
             return
-        batch = next(iter(self.sets.named("train")))
         with as_it_was(self.network), torch.no_grad():
-            forward_of(self.loss, self._step)(self.network.eval(), batch)
+            forward_of(self.loss, self._step)(self.network.eval(), self._first_batch())
+
+    def _first_batch(self) -> Any:
+        batch = next(iter(self.sets.named("train")))
+        return batch.batch if isinstance(batch, Portion) else batch
 
 
 def _home(network: nn.Module) -> torch.device:

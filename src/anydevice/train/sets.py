@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -10,6 +10,8 @@ from torch import Tensor
 from anydevice.errors import UsageError
 from anydevice.train.batches import batches_of, tensors_of
 from anydevice.train.images import Standardised, are_bytes, statistics
+from anydevice.train.ranks import Ranks
+from anydevice.train.shares import Portions, portions
 
 
 @dataclass
@@ -30,6 +32,7 @@ class Sets:
     seed: int | None = None
     epoch: int = 0
     made: dict[str, Iterable[Any]] = field(default_factory=dict)
+    ranks: Ranks | None = None
 
     def give(self, name: str, data: Any, batch_size: int, shuffle: bool) -> None:
         """Take one set, in the place of one that had this name."""
@@ -41,6 +44,13 @@ class Sets:
         self.device = device
         self.made.clear()
 
+    def share(self, ranks: Ranks) -> int:
+        """Give each rank its part of every batch from now on; one seed for the order of all."""
+        seed: int = ranks.told(_drawn_seed() if self.seed is None else self.seed)
+        self.seed, self.ranks = seed, ranks
+        self.made.clear()
+        return seed
+
     def named(self, name: str) -> Iterable[Any]:
         """The batches of a set."""
         if name not in self.made:
@@ -49,13 +59,32 @@ class Sets:
                     f"expected {name} data, got none: give it by trial.with_generators({name})."
                 )
             given = self.given[name]
-            self.made[name] = self.over(given.data, given.batch_size, shuffle=given.shuffle)
+            over = self.shared if self.ranks else self.over
+            self.made[name] = over(given.data, given.batch_size, shuffle=given.shuffle)
         return self.made[name]
 
     def over(self, data: Any, batch_size: int, *, shuffle: bool = False) -> Iterable[Any]:
         """The batches of any data, as the network is used to them."""
         order = self._shuffled if shuffle else _as_they_come
         batches = batches_of(data, self.device, batch_size=batch_size, order=order)
+        return self._standardised(batches, data)
+
+    def shared(self, data: Any, batch_size: int, *, shuffle: bool = False) -> Iterable[Any]:
+        """The same, as portions: this rank's part of each batch, or the whole for one process."""
+        if self.ranks is None:
+            return self.over(data, batch_size, shuffle=shuffle)
+        batches, sizes = portions(
+            data,
+            self.ranks,
+            self.device,
+            batch_size=batch_size,
+            order=self._shuffled if shuffle else _as_they_come,
+            seed=lambda: cast(int, self.seed) + self.epoch,
+            epoch=lambda: self.epoch,
+        )
+        return Portions(self._standardised(batches, data), sizes, self.ranks)
+
+    def _standardised(self, batches: Iterable[Any], data: Any) -> Iterable[Any]:
         tensors = tensors_of(data)
         if tensors and are_bytes(tensors[0]):
             return Standardised(batches, *self._statistics(tensors[0]))
@@ -73,11 +102,15 @@ class Sets:
 
         def order(device: torch.device) -> Tensor:
             if self.seed is None:
-                self.seed = int(torch.randint(2**48, ()))
+                self.seed = _drawn_seed()
             generator = torch.Generator(device).manual_seed(self.seed + self.epoch)
             return torch.randperm(samples, generator=generator, device=device)
 
         return order
+
+
+def _drawn_seed() -> int:
+    return int(torch.randint(2**48, ()))
 
 
 def _as_they_come(samples: int) -> Callable[[torch.device], None]:

@@ -1,7 +1,7 @@
 """One training run: a network, an optimizer, a loss, and data, on any device."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Self
@@ -14,13 +14,14 @@ from anydevice.devices.move import move
 from anydevice.errors import UsageError
 from anydevice.train.callbacks import Progress
 from anydevice.train.callbacks.moments import everywhere, listeners, reactions
-from anydevice.train.checkpoint import Checkpoints, read, take_up
+from anydevice.train.checkpoint import Checkpoints, read, take_up, whole_network
 from anydevice.train.export import export
 from anydevice.train.history import History
 from anydevice.train.inference import answer, joined
-from anydevice.train.loop import Job, as_it_was, evaluate, train_epoch
+from anydevice.train.loop import Hook, Job, as_it_was, evaluate, train_epoch
 from anydevice.train.prepared import Prepared
 from anydevice.train.randomness import random_state
+from anydevice.train.resume import of_all_ranks, of_this_rank
 
 
 class Trial(Prepared):
@@ -33,14 +34,14 @@ class Trial(Prepared):
     def run(self, epochs: int, verbose: bool = True) -> History:
         """Trains until the history has so many epochs; a second call goes on from there."""
         job = self.job
-        self._with_optimizer(job)
-        keeper = [self._keeper] if self._keeper else []
-        callbacks = [*self.callbacks, *everywhere, *([Progress()] if verbose else []), *keeper]
-        react = reactions(callbacks, self)
-        job.after_step = [react["on_step"]] if listeners(callbacks, "on_step") else []
-        self.stopped, job.batches = False, 0  # an epoch that was broken off is begun anew
-        with self._settings(), self._keeper.listening() if self._keeper else nullcontext():
+        with ExitStack() as stack:
+            watch = stack.enter_context(self._together())
+            stack.enter_context(self._settings())
+            self._with_optimizer(job)
+            react = self._reactions(job, verbose)
+            self.stopped, job.batches = False, 0  # an epoch that was broken off is begun anew
             if self._keeper:
+                stack.enter_context(self._keeper.listening(watch))
                 self._keeper.go_on(self)
             react["on_start"]()
             try:
@@ -48,17 +49,18 @@ class Trial(Prepared):
                     react["on_start_epoch"]()
                     self.history.append(self._epoch(job))
                     react["on_end_epoch"]()
+                    self.stopped = self._any(self.stopped)
             finally:
                 react["on_end"]()
         return self.history
 
     def evaluate(self, data: Any = None, *, batch_size: int = 1000) -> dict[str, float]:
         """The metrics over `data`, or over the validation (else test) data of the trial."""
-        if data is not None:
-            batches = self.sets.over(data, batch_size)
-        else:
-            batches = self.sets.named("val" if "val" in self.sets.given else "test")
-        with self._settings():
+        with self._together(), self._settings():
+            if data is not None:
+                batches = self.sets.shared(data, batch_size)
+            else:
+                batches = self.sets.named("val" if "val" in self.sets.given else "test")
             return self._measured(self.job, batches)
 
     def predict(self, data: Any, *, batch_size: int = 1000) -> Any:
@@ -69,7 +71,8 @@ class Trial(Prepared):
         """The outputs batch by batch, for data that does not end or whose outputs do not fit."""
         self._initialise_lazy()
         for batch in self.sets.over(data, batch_size):
-            with as_it_was(self.network), torch.inference_mode(), self.precision.autocast:
+            still = torch.no_grad() if self.is_sharded else torch.inference_mode()
+            with as_it_was(self.network), still, self.precision.autocast:
                 output = answer(self.network.eval(), batch)
             yield move(output, "cpu")
 
@@ -79,14 +82,15 @@ class Trial(Prepared):
         `example` is a batch of inputs; without one, the first training batch is.
         """
         if example is None:
-            batch = next(iter(self.sets.named("train")))
+            batch = self._first_batch()
             example = tuple(batch[:-1]) if isinstance(batch, (tuple, list)) else batch
         return export(self.network, example, Path(path), pick(device))
 
-    def save(self, folder: str | Path) -> Path:
+    def save(self, folder: str | Path) -> Path | None:
         """Keeps the trial in a folder, from which `Trial.load` makes it again."""
-        checkpoints = Checkpoints(Path(folder), keep=1)
-        return checkpoints.add(self.network, self.state())
+        with self._together():
+            state = of_all_ranks(self.state(), {}, self.ranks)
+            return self.write_to(Checkpoints(Path(folder), keep=1), state)
 
     @classmethod
     def load(cls, folder: str | Path, network: nn.Module, *arguments: Any, **options: Any) -> Self:
@@ -97,7 +101,7 @@ class Trial(Prepared):
         path = Checkpoints(Path(folder)).newest()
         if path is None:
             raise UsageError(f"expected a trial saved in {folder}, got nothing of the kind there.")
-        state = read(path, network)
+        state = of_this_rank(read(path, network))
         names = dict(zip(("optimizer", "loss", "metrics"), arguments, strict=False)) | options
         trial = cls(network, **{**state["names"], **names})
         trial.set_state(state)
@@ -106,6 +110,7 @@ class Trial(Prepared):
     def state(self) -> dict[str, Any]:
         """Everything that goes on from here depends on, but for the network."""
         job = self.job
+        whole = not self.is_sharded
         return {
             "names": self._names,
             "random": random_state(self.device, self.train_data),
@@ -115,8 +120,9 @@ class Trial(Prepared):
             "stopped": self.stopped,
             "parts": self._fitting.parts,
             "seed": self.sets.seed,
-            "optimizer": job.optimizer.state_dict() if job.optimizer else None,
-            "loss": self.loss.state_dict() if isinstance(self.loss, nn.Module) else None,
+            "optimizer": job.optimizer.state_dict() if whole and job.optimizer else None,
+            "groups": None if whole else self._shards().groups(),
+            "loss": self.loss.state_dict() if whole and isinstance(self.loss, nn.Module) else None,
             "scaler": job.scaler.state_dict() if job.scaler else None,
             "skipped": int(job.skipped),
             "metrics": self.metrics.state() if job.batches else None,
@@ -131,19 +137,63 @@ class Trial(Prepared):
         job.step, job.batches, self.sets.seed = state["step"], state["batches"], state["seed"]
         if state["optimizer"] and self._wanted_optimizer is not None:
             take_up(self._with_optimizer(job), state["optimizer"])
+        if "shards" in state:
+            if self._wanted_optimizer is not None:
+                self._with_optimizer(job)
+            self._shards().read(state["shards"], state["groups"])
         if state["loss"] and isinstance(self.loss, nn.Module):
             self.loss.load_state_dict(state["loss"])
         if state["scaler"] and job.scaler:
             job.scaler.load_state_dict(state["scaler"])
         job.skipped = state["skipped"]
-        if state["metrics"]:
+        if state["metrics"] is not None:
+            self.metrics.reset(self.device)
             self.metrics.set_state(state["metrics"], self.device)
         for callback, kept in zip(self._with_state(), state["callbacks"], strict=False):
             callback.load_state_dict(kept)
 
+    def write_to(self, checkpoints: Checkpoints, state: dict[str, Any]) -> Path | None:
+        """Adds a checkpoint: the first rank writes it, and where there are shards each its own."""
+        ranks = self.ranks
+        if ranks is None or (ranks.first and not self.is_sharded):
+            return checkpoints.add(state, whole_network(self.network))
+        if not self.is_sharded:
+            return None
+        ranks.same_buffers(self.network)
+        shards = self._shards()
+        if ranks.first:
+            return checkpoints.add(state, lambda folder: shards.write(ranks.told(folder)))
+        shards.write(ranks.told())
+        return None
+
     def stop(self) -> None:
         """Ends the run after this epoch."""
         self.stopped = True
+
+    def _reactions(self, job: Job, verbose: bool) -> dict[str, Hook]:
+        """What happens at each moment; what shows and writes does so on the first rank alone."""
+        keeper = [self._keeper] if self._keeper else []
+        callbacks = [*self.callbacks, *everywhere, *([Progress()] if verbose else []), *keeper]
+        if self.ranks and not self.ranks.first:
+            callbacks = [c for c in callbacks if getattr(c, "on_every_rank", True)]
+        react = reactions(callbacks, self)
+        job.after_step = [react["on_step"]] if listeners(callbacks, "on_step") else []
+        if self.ranks:
+            job.after_step.insert(0, self._uncover)
+        return react
+
+    def _uncover(self) -> None:
+        """Callbacks see the batch itself, not that it is a part."""
+        job = self.job
+        job.batch = job.batch.batch
+
+    def _any(self, mine: bool) -> bool:
+        return self.ranks.any(mine) if self.ranks else mine
+
+    def _figures(self) -> dict[str, float]:
+        if self.ranks:
+            return self.metrics.read_over(self.ranks, self.device)
+        return self.metrics.read()
 
     def _epoch(self, job: Job) -> dict[str, Any]:
         begin, self.sets.epoch = perf_counter(), self.epoch
@@ -157,7 +207,7 @@ class Trial(Prepared):
                 "empty, or a generator that is spent after one pass?"
             )
         job.batches = 0  # the epoch's training is over: its metrics need not be kept
-        record = {"epoch": self.epoch + 1, **self.metrics.read()}
+        record = {"epoch": self.epoch + 1, **self._figures()}
         if job.scaler:
             record["skipped"], job.skipped = int(job.skipped), 0
         if "val" in self.sets.given:
@@ -168,11 +218,13 @@ class Trial(Prepared):
     def _measured(self, job: Job, batches: Iterable[Any]) -> dict[str, float]:
         training = self.metrics.state() if job.batches else None  # asked in the middle of an epoch
         self.metrics.reset(self.device)
+        if self.ranks:
+            self.ranks.same_buffers(self.network)
         with as_it_was(self.network):
             measured = evaluate(job, batches)
         if not measured:
             raise UsageError("expected batches to measure with, got none: is the data empty?")
-        figures = self.metrics.read()
+        figures = self._figures()
         if training:
             self.metrics.set_state(training, self.device)
         return figures

@@ -20,6 +20,8 @@ class Callback:
             print(trial.history[-1]["loss"])
     """
 
+    on_every_rank = True  # of several processes that train together; else on the first alone
+
     def on_start(self, trial: "Trial") -> None:
         """Before the first epoch of a run."""
 

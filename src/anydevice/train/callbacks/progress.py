@@ -20,6 +20,8 @@ BETWEEN = 0.1  # seconds between two looks of the bar
 class Progress(Callback):
     """Shows each epoch's batches as they are trained on, and then what was measured."""
 
+    on_every_rank = False
+
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console()
         self._bar: Bar | None = None

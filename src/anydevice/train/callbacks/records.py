@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 class CSV(Callback):
     """The history as a CSV file, whole after each epoch."""
 
+    on_every_rank = False
+
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
 
@@ -37,6 +39,8 @@ class TensorBoard(Callback):
 
     Needs the package tensorboard: `pip install anydevice[tensorboard]`.
     """
+
+    on_every_rank = False
 
     def __init__(self, folder: str | Path, images: int = 16, histograms: bool = True) -> None:
         self.folder, self.images, self.histograms = Path(folder), images, histograms
@@ -84,6 +88,8 @@ class TensorBoard(Callback):
 
 class Profile(Callback):
     """A Chrome trace of some steps, by torch.profiler: `Profile("trace.json", after=10)`."""
+
+    on_every_rank = False
 
     def __init__(self, path: str | Path, after: int = 10, steps: int = 5) -> None:
         self.path, self.after, self.steps = Path(path), after, steps

@@ -1,0 +1,158 @@
+"""One step of several ranks, each with the whole network: DistributedDataParallel.
+
+The gradient is that of the mean loss over the whole batch, of which each rank has a part.
+"""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from anydevice.notices import log
+from anydevice.train.fitting import Fitting
+from anydevice.train.forward import Forward, Result
+from anydevice.train.loop import Job
+from anydevice.train.ranks import Ranks
+from anydevice.train.shares import Portion, rows_of
+
+
+class Whole(nn.Module):
+    """From the batch to the loss in one forward pass, which DDP asks for, however it is done."""
+
+    def __init__(self, network: nn.Module, loss: object, forward: Forward) -> None:
+        super().__init__()
+        self.network = network
+        self.loss = loss if isinstance(loss, nn.Module) else None
+        self._forward = forward
+
+    def forward(self, batch: Any) -> Result | Tensor:
+        """The outcome of a batch; without one, nothing is done."""
+        return torch.zeros(()) if batch is None else self._forward(self.network, batch)
+
+
+class Together:
+    """What all ways to train together do: parts of batches, weighed by their rows."""
+
+    is_sharded = False
+
+    def __init__(self, ranks: Ranks, network: Any, forward: Forward) -> None:
+        self.ranks, self.network, self._forward = ranks, network, forward
+        self.wrapped = network
+
+    def forward(self, network: Any, portion: Portion) -> Result:
+        """As the trial's own, for a part of a batch; the size is that of the rows that count."""
+        return self.outcome(portion.batch)._replace(size=portion.rows)
+
+    def gradients(self, job: Job, group: list[Portion]) -> list[Result]:
+        """As `loop.gradients`; the ranks' gradients are averaged while the last part's come."""
+        results = []
+        samples = 0 if job.sums else sum(portion.whole for portion in group)
+        for place, portion in enumerate(group, 1):
+            with self.averaging(place == len(group)):
+                with job.autocast:
+                    result = job.forward(job.network, portion)
+                self.before_backward()
+                weight = self._weight(portion, samples)
+                share = result.loss if weight == 1 else result.loss * weight
+                (job.scaler.scale(share) if job.scaler else share).backward()  # type: ignore[no-untyped-call]
+            results.append(result)
+        return results
+
+    def _weight(self, portion: Portion, samples: int) -> float:
+        """Undoes that the ranks' gradients are averaged, and weighs by rows."""
+        if not samples:
+            return float(self.ranks.world if portion.rows else 0)
+        return self.ranks.world * portion.rows / samples
+
+    def outcome(self, batch: Any) -> Result:
+        """Network and loss of a batch."""
+        return self._forward(self.network, batch)
+
+    def averaging(self, last: bool) -> AbstractContextManager[Any]:
+        """Whether gradients that come inside the block are averaged over the ranks."""
+        raise NotImplementedError
+
+    def before_backward(self) -> None:
+        """What is to be noted before the gradients come."""
+
+
+class Replicated(Together):
+    """DistributedDataParallel: every rank has the whole network."""
+
+    def __init__(self, ranks: Ranks, network: Any, loss: object, forward: Forward) -> None:
+        super().__init__(ranks, network, forward)
+        whole = Whole(network, loss, forward)
+        self.trained = [p for p in whole.parameters() if p.requires_grad]
+        self.wrapped: Any = DistributedDataParallel(whole) if self.trained else whole
+        self._versions: list[int] | None = None
+
+    def outcome(self, batch: Any) -> Result:  # noqa: D102
+        if not torch.is_grad_enabled():  # no gradients to average: no rank waits for another
+            return super().outcome(batch)
+        result: Result = self.wrapped(batch)
+        return result
+
+    def averaging(self, last: bool) -> AbstractContextManager[Any]:  # noqa: D102
+        self._versions = None
+        return nullcontext() if last else self.wrapped.no_sync()
+
+    def before_backward(self) -> None:  # noqa: D102
+        if self.wrapped.require_backward_grad_sync:
+            self._versions = [_version(parameter) for parameter in self.trained]
+
+    def finish(self) -> None:
+        """Gives the gradients that the others wait for, after a step that broke off here: zeros."""
+        if self._versions is None:  # the forward pass that comes before them did not get so far
+            self.wrapped.require_forward_param_sync = False  # its buffers are those of the others
+            self.wrapped(None)
+            self._versions = [_version(parameter) for parameter in self.trained]
+        there = zip(self.trained, self._versions, strict=True)
+        missing = [parameter for parameter, before in there if _version(parameter) == before]
+        torch.autograd.backward(missing, [torch.zeros_like(parameter) for parameter in missing])
+
+
+class FittingTogether(Fitting):
+    """A step that does not fit on one rank is taken again, in more parts, on all of them."""
+
+    def __init__(self, ranks: Ranks, way: Replicated, device: torch.device, parts: int) -> None:
+        super().__init__(device, parts)
+        self.ranks, self.way = ranks, way
+
+    def attempt(self, job: Job, group: list[Any]) -> list[Result] | None:  # noqa: D102
+        results = None
+        try:
+            results = self.way.gradients(job, self._in_parts(group))
+        except torch.OutOfMemoryError:
+            if self.parts >= max(portion.rows for portion in group):
+                raise
+        if results is None:
+            self.way.finish()
+        return None if self.ranks.any(results is None) else results
+
+    def _say(self, what: str) -> None:
+        if self.ranks.first:
+            log.warning(f"anydevice: a rank's {self.device.type} device {what}")
+
+    def _in_parts(self, group: list[Any]) -> list[Any]:
+        if self.parts == 1:
+            return group
+        return [part for portion in group for part in _parts(portion, self.parts)]
+
+
+def _parts(portion: Portion, parts: int) -> list[Portion]:
+    """The portion in so many; together they are of the one whole."""
+    size = max(portion.rows, 1)
+    each = -(-size // parts)
+    cuts = [slice(start, min(start + each, size)) for start in range(0, size, each)]
+    wholes = [portion.whole] + [0] * (len(cuts) - 1)
+    return [
+        Portion(rows_of(portion.batch, cut, size), (cut.stop - cut.start) * bool(portion.rows), w)
+        for cut, w in zip(cuts, wholes, strict=True)
+    ]
+
+
+def _version(parameter: Tensor) -> int:
+    """Changes when a gradient is added."""
+    return -1 if parameter.grad is None else parameter.grad._version
