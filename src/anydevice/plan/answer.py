@@ -15,6 +15,7 @@ from rich.text import Text
 from anydevice.plan import workspaces
 from anydevice.plan.batch import Largest
 from anydevice.plan.blocks import ACTIVATIONS, CATEGORIES, WORKSPACE, Peak, peak
+from anydevice.plan.cost import Prediction
 from anydevice.plan.hollow import Run
 from anydevice.sizes import UNSET, size_text
 from anydevice.tables import Table, plain_text
@@ -28,7 +29,7 @@ class Verdict:
 
     run: Run
     largest: Largest | None = None
-    time: Any = None  # plan.cost's Prediction
+    time: Prediction | None = None
 
     @property
     def fits(self) -> bool:
@@ -38,7 +39,7 @@ class Verdict:
     @cached_property
     def peak(self) -> Peak:
         """The fullest moment."""
-        return peak(self.run.blocks)
+        return peak(self.run.blocks, self.run.device)
 
     def holding(self) -> dict[str, int]:
         """What holds the memory at the peak, in bytes; together they are the device's bytes."""
@@ -82,7 +83,7 @@ class Verdict:
             "largest_batch": None
             if self.largest is None
             else {"batch": self.largest.batch, "all_data": self.largest.all_data},
-            "time": None if self.time is None else self.time.to_dict(),
+            "time": None if self.time is None else self.time.to_json(),
         }
 
 
@@ -203,7 +204,7 @@ def _largest_text(largest: Largest | None) -> str:
     return f"{largest.batch:,}" + " (all data)" * largest.all_data
 
 
-def _time_texts(time: Any) -> list[str]:
+def _time_texts(time: Prediction | None) -> list[str]:
     if time is None:
         return [UNSET, UNSET]
     rate = time.samples_per_second

@@ -6,13 +6,13 @@ import gc
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
 from anydevice.devices.catalogue import Card, card
 from anydevice.plan import workspaces
 from anydevice.plan.blocks import WORKSPACE, Block, peak
+from anydevice.plan.cost_work import Work
 from anydevice.plan.failures import explained, on_the_host, without_steps
 from anydevice.plan.harmless import nothing_written
 from anydevice.plan.values import branches_refused
@@ -21,6 +21,7 @@ from anydevice.virtual import core
 from anydevice.virtual.machine import virtual_gpus
 
 AMPLE = 1 << 50
+RESERVED = "reserved_bytes.all.peak"
 
 
 @dataclass
@@ -28,6 +29,7 @@ class Run:
     """What the steps took: peaks in bytes, and each block of memory."""
 
     gpu: str
+    gpus: int
     steps: int
     wanted: int  # steps that were asked for
     allocated: int  # as torch.cuda.max_memory_allocated() has it
@@ -35,12 +37,12 @@ class Run:
     requested: int  # what was asked for, of it; before rounding
     context: int
     fits: bool
+    device: int  # the fullest, of which the figures are
     samples: int | None
     cudnn: int
     blocks: list[Block] = field(repr=False)
     step_marks: list[int]
-    work: Any = None
-    data_seconds: float = 0.0
+    work: Work | None = field(default=None, repr=False)  # of the last step
 
     @property
     def card(self) -> Card:
@@ -55,7 +57,7 @@ class Run:
     @property
     def tensors(self) -> int:
         """The peak of tensors alone, in bytes that were asked for."""
-        return peak(self.blocks, without=(WORKSPACE,)).bytes
+        return peak(self.blocks, self.device, without=(WORKSPACE,)).bytes
 
 
 def hollow_run(
@@ -63,6 +65,7 @@ def hollow_run(
     gpu: str,
     *,
     steps: int = 3,
+    gpus: int = 1,
     memory: int | None = None,
     assume_zeros: bool = False,
     name: str = "the program",
@@ -76,7 +79,7 @@ def hollow_run(
     answer is None, if a run is wanted `only_if_it_fits`.
     """
     kind = card(gpu)
-    running = _Running(function, kind, steps, assume_zeros, name, only_if_it_fits)
+    running = _Running(function, kind, gpus, steps, assume_zeros, name, only_if_it_fits)
     try:
         return running.on(memory or kind.memory)
     except torch.OutOfMemoryError:
@@ -92,6 +95,7 @@ def hollow_run(
 class _Running:
     function: Callable[[], object]
     card: Card
+    gpus: int
     steps: int
     assume_zeros: bool
     name: str
@@ -99,27 +103,32 @@ class _Running:
 
     def on(self, memory: int) -> Run:
         """Once, on a card with this memory; OutOfMemoryError if it is too little at any moment."""
-        with virtual_gpus(1, self.card.kind, hollow=True):
-            core.library().anydevice_memory_set_capacity(0, memory, workspaces.CONTEXT)
-            watch = Watch(self.card, self.steps)
+        with virtual_gpus(self.gpus, self.card.kind, hollow=True):
+            for device in range(self.gpus):
+                core.library().anydevice_memory_set_capacity(device, memory, workspaces.CONTEXT)
+            watch = Watch(self.card, self.steps, timed=not self.brief)
             self._run(watch)
-            stats = torch.cuda.memory_stats()
-            if stats["num_ooms"] > watch.refused:  # and the program knew what to do
-                raise torch.OutOfMemoryError
+            stats = [torch.cuda.memory_stats(device) for device in range(self.gpus)]
+            if sum(each["num_ooms"] for each in stats) > watch.refused:
+                raise torch.OutOfMemoryError  # and the program knew what to do
             gc.collect()
+        fullest = max(range(self.gpus), key=lambda device: stats[device][RESERVED])
         return Run(
             gpu=self.card.kind,
+            gpus=self.gpus,
             steps=len(watch.step_marks),
             wanted=self.steps,
-            allocated=stats["allocated_bytes.all.peak"],
-            reserved=stats["reserved_bytes.all.peak"],
-            requested=stats["requested_bytes.all.peak"],
+            allocated=stats[fullest]["allocated_bytes.all.peak"],
+            reserved=stats[fullest][RESERVED],
+            requested=stats[fullest]["requested_bytes.all.peak"],
             context=workspaces.CONTEXT,
             fits=True,
+            device=fullest,
             samples=watch.samples,
             cudnn=watch.cudnn,
             blocks=[] if self.brief else watch.ledger.blocks,
             step_marks=watch.step_marks,
+            work=watch.work,
         )
 
     def _run(self, watch: Watch) -> None:

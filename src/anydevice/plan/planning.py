@@ -11,6 +11,7 @@ from anydevice.devices.catalogue import card
 from anydevice.errors import UsageError
 from anydevice.plan.answer import Plan, Verdict
 from anydevice.plan.batch import Largest, Search
+from anydevice.plan.cost import predict
 from anydevice.plan.failures import CannotPlanError, unknown_batch_argument
 from anydevice.plan.hollow import Run, hollow_run
 from anydevice.plan.isolated import isolated
@@ -48,6 +49,8 @@ def plan(
         run = trying(made(first))
         assert run
         verdict = Verdict(run)
+        if run.work is not None:
+            verdict.time = predict(run.work, run.card, samples=run.samples)
         if batch_arg is not None:
             verdict.largest = _largest(run, made, trying, batch_arg, first or run.samples or 1)
         verdicts.append(verdict)

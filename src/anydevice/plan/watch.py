@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 import threading
 from bisect import bisect
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -17,12 +18,15 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
 from anydevice.devices.catalogue import Card
 from anydevice.plan import blocks, workspaces
 from anydevice.plan.blocks import Ledger
+from anydevice.plan.cost_recorder import Recorder
+from anydevice.plan.cost_work import Work
 from anydevice.plan.lines import own_line
+from anydevice.virtual.events import listening
 
 
 class Enough(BaseException):
@@ -32,9 +36,10 @@ class Enough(BaseException):
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Watches until `steps` optimizer steps are done, and raises Enough."""
 
-    def __init__(self, card: Card, steps: int) -> None:
+    def __init__(self, card: Card, steps: int, *, timed: bool = True) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.card = card
+        self.recorder = Recorder() if timed else None  # of what takes time, from the second step on
         self.steps = steps
         self.ledger = Ledger(self._birth)
         self.step_marks: list[int] = []
@@ -44,6 +49,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.backward = False  # whether it computed gradients
         self.on_host = ""  # the line of a step whose parameters are not on a GPU
         self.cudnn = 0  # the largest workspace of a convolution
+        self._listening = ExitStack()
         self._thread = threading.get_ident()
         self._path: list[str] = []  # of modules, the innermost last
         self._names: dict[int, str] = {}
@@ -64,8 +70,13 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not self.step_marks:
             self.last_line = own_line(sys._getframe(1)) or self.last_line
             self.backward = self.backward or _in_backward()
+        if any(is_traceable_wrapper_subclass(a) for a in args):
+            return NotImplemented  # its own ops come here in turn
         self._reads_gpu = any(isinstance(a, Tensor) and a.is_cuda for a in args)
-        result = op(*args, **kwargs or {})
+        if self.recorder and self.step_marks:
+            result = self.recorder.__torch_dispatch__(op, types, args, kwargs)
+        else:
+            result = op(*args, **kwargs or {})
         packet = op._overloadpacket
         if packet in workspaces.PRODUCTS:
             self._take_cublas(result)
@@ -169,17 +180,27 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._first = self._first or id(optimizer)
         if id(optimizer) == self._first:
             self.step_marks.append(self.ledger.events)
-            self.stepped()
-        if self.done:
+            self._mark_step()
+        if len(self.step_marks) >= self.steps:
             raise Enough
 
-    def stepped(self) -> None:
-        """Called after each step that counts."""
+    def _mark_step(self) -> None:
+        """A step of the first optimizer ends here: by it, those of several are counted."""
+        if self.recorder is None:
+            return
+        if len(self.step_marks) > 1:
+            self.recorder.mark_step()
+        else:
+            self._listening.enter_context(listening(self.recorder._hear))
 
     @property
-    def done(self) -> bool:
-        """Whether all steps were seen; a program with several optimizers counts by the first."""
-        return len(self.step_marks) >= self.steps
+    def work(self) -> Work | None:
+        """What the last step asks of the GPU; the first, which makes all state, does not count."""
+        return self.recorder.step() if self.recorder and self.recorder.steps else None
+
+    def _fetching(self) -> AbstractContextManager[None]:
+        """Around the fetching of a batch."""
+        return self.recorder.loading() if self.recorder and self.step_marks else nullcontext()
 
     @contextmanager
     def watching(self) -> Iterator[Watch]:
@@ -191,12 +212,26 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             register_optimizer_step_post_hook(self._after_step),
         ]
         try:
-            with self.ledger, self:
+            with self.ledger, self._listening, fetching_within(self._fetching), self:
                 yield self
         finally:
             for hook in hooks:
                 hook.remove()
             self._kept.clear()
+
+
+@contextmanager
+def fetching_within(around: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+    """Inside the block each batch of a DataLoader is fetched inside of `around()`."""
+    loader: Any = torch.utils.data.dataloader._BaseDataLoaderIter
+    fetch = loader.__next__
+
+    def fetch_within(self: Any) -> Any:
+        with around():
+            return fetch(self)
+
+    with patch.object(loader, "__next__", fetch_within):
+        yield
 
 
 def _in_backward() -> bool:
