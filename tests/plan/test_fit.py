@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import anydevice as ad
+from anydevice.plan.planning import plan
+from anydevice.plan.program import Program
 
 TRAIN = """
 import argparse
@@ -38,7 +40,7 @@ open("after", "w").close()
 """
 
 
-def plan(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "anydevice", "plan", *words],
         cwd=folder,
@@ -55,7 +57,7 @@ def train(tmp_path: Path) -> Path:
 
 
 def test_a_program_is_stopped_after_its_steps_and_leaves_no_checkpoint(train: Path) -> None:
-    done = plan(train, "--json", "--gpu", "t4", "--steps", "2", "train.py")
+    done = command(train, "--json", "--gpu", "t4", "--steps", "2", "train.py")
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)["gpus"][0]
     assert (answer["gpu"], answer["steps"], answer["samples"]) == ("t4", 2, 32)
@@ -63,23 +65,33 @@ def test_a_program_is_stopped_after_its_steps_and_leaves_no_checkpoint(train: Pa
 
 
 def test_the_largest_batch_fits_and_the_next_does_not(train: Path) -> None:
-    searched = plan(train, "--json", "--gpu", "t4", "--batch-arg", "--batch-size", "train.py")
-    batch = json.loads(searched.stdout)["gpus"][0]["largest_batch"]["batch"]
-    fits = plan(train, "--gpu", "t4", "train.py", "--batch-size", str(batch))
-    too_large = plan(train, "--gpu", "t4", "train.py", f"--batch-size={batch + 1}")
-    assert (fits.returncode, too_large.returncode) == (0, 1)
-    assert " yes " in fits.stdout
-    assert " NO " in too_large.stdout
+    def program(*words: str) -> Program:
+        return Program((str(train / "train.py"), *words))
+
+    [searched] = plan(program("--batch-size=32"), "t4", batch_arg="--batch-size").verdicts
+    assert searched.run.samples == 32
+    assert searched.largest
+    batch = searched.largest.batch
+    assert plan(program("--batch-size", str(batch)), "t4").fits
+    assert not plan(program(f"--batch-size={batch + 1}"), "t4").fits
+
+
+def test_what_does_not_fit_is_exit_code_1_and_told_with_what_it_would_take(train: Path) -> None:
+    done = command(train, "--gpu", "t4", "train.py", "--batch-size", "1000000")
+    assert done.returncode == 1
+    assert " NO " in done.stdout
+    need = plan(Program((str(train / "train.py"), "--batch-size=1000000")), "t4").verdicts[0].run
+    assert need.tensors > need.card.memory
 
 
 def test_what_holds_the_memory_adds_up_to_the_bytes_of_the_device(train: Path) -> None:
-    answer = json.loads(plan(train, "--json", "--gpu", "h100", "train.py").stdout)["gpus"][0]
-    held = answer["at_the_peak_bytes"]
+    [verdict] = plan(Program((str(train / "train.py"),)), "h100").verdicts
+    held, run = verdict.holding(), verdict.run
     weights = 4 * (1000 * 4000 + 4000 + 4000 * 10 + 10)
     assert held["parameters"] == weights
     assert held["optimizer state"] == pytest.approx(2 * weights, abs=100)
-    assert sum(held.values()) == answer["peak_bytes"]["device"]
-    assert held["CUDA context"] == answer["peak_bytes"]["context"]
+    assert sum(held.values()) == run.device_bytes
+    assert held["CUDA context"] == run.context
 
 
 def network_on_cuda() -> nn.Module:

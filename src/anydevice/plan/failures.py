@@ -70,11 +70,12 @@ def without_steps(name: str, last_line: str, backward: bool) -> CannotPlanError:
     )
 
 
-def unknown_batch_argument(option: str, batch: int, where: str) -> CannotPlanError:
+def unknown_batch_argument(option: str, batch: int, end: CannotPlanError) -> CannotPlanError:
     """A program that ends itself when it is given its batch size so."""
     return CannotPlanError(
         f"expected the program's own option for its batch size as --batch-arg, got {option!r}, "
-        f"with which (and {batch}) it ended itself at {where}."
+        f"with which (and {batch}) it ended itself at {end.ended_at}.",
+        end.details,
     )
 
 

@@ -17,6 +17,7 @@ import torch
 from anydevice.plan.failures import CannotPlanError
 
 T = TypeVar("T")
+FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 
 
 def isolated(function: Callable[[], T]) -> T:
@@ -65,8 +66,9 @@ def _received(connection: Connection) -> tuple[bool, Any]:
 
 def _answer(function: Callable[[], Any], connection: Connection, said: TextIO) -> NoReturn:
     """The child's side: it ends here, whatever the program wanted to do at its exit."""
-    os.dup2(said.fileno(), 1)
-    os.dup2(said.fileno(), 2)
+    for descriptor in (1, 2):
+        os.dup2(said.fileno(), descriptor)
+    sys.stdout = sys.stderr = said  # in a notebook the two go elsewhere than to 1 and 2
     gc.freeze()  # what the parent made is not the child's to look through
     torch.set_num_threads(1)  # the parent's threads are not here
     try:
@@ -85,7 +87,11 @@ def _answer(function: Callable[[], Any], connection: Connection, said: TextIO) -
 def _died(status: int) -> CannotPlanError:
     code = os.waitstatus_to_exitcode(status)
     how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    why = ""
+    if -code in FAULTS:
+        why = ": code for GPUs that is not PyTorch's finds no memory there where there is none"
+    elif -code == signal.SIGKILL:
+        why = ": the system may have ended it for want of memory on the host"
     return CannotPlanError(
-        f"expected a program that steps an optimizer, got one whose process ended with {how}: "
-        "code for GPUs that is not PyTorch's cannot run where there is none."
+        f"expected a program that steps an optimizer, got one whose process ended with {how}{why}."
     )

@@ -63,7 +63,7 @@ def _largest(run: Run, made: Made, trying: Trying, batch_arg: str, start: int) -
             return trying(made(batch), only_if_it_fits=True)
         except CannotPlanError as error:
             if error.ended_at:
-                raise unknown_batch_argument(batch_arg, batch, error.ended_at) from error
+                raise unknown_batch_argument(batch_arg, batch, error) from error
             raise
 
     return Search(fitting, run.card.memory - run.context, batch_arg).largest(start, run)

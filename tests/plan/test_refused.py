@@ -1,0 +1,175 @@
+"""What cannot be planned: one sentence with the line of the program, and exit code 2."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import anydevice as ad
+from anydevice import UsageError
+from anydevice.plan.answer import Plan
+from anydevice.plan.command import parse
+from anydevice.plan.failures import CannotPlanError
+from anydevice.plan.planning import plan
+from anydevice.plan.program import Program
+
+START = """import torch
+network = torch.nn.Linear(3, 3).to("cuda")
+optimizer = torch.optim.SGD(network.parameters(), 0.1)
+loss = network(torch.ones(2, 3, device="cuda")).sum()
+"""
+STEPS = """for _ in range(9):
+    loss = network(torch.ones(2, 3, device="cuda")).sum()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def planned(folder: Path, program: str, **options: Any) -> Plan:
+    """As the command plans it, in this process, where torch is loaded."""
+    path = folder / "train.py"
+    path.write_text(program)
+    return plan(Program((str(path),)), "t4", **options)
+
+
+def refused(folder: Path, program: str, **options: Any) -> CannotPlanError:
+    with pytest.raises(CannotPlanError) as error:
+        planned(folder, program, **options)
+    return error.value
+
+
+def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    words = (sys.executable, "-m", "anydevice", "plan", *words)
+    return subprocess.run(words, cwd=folder, capture_output=True, text=True)
+
+
+CASES = {
+    "never steps": (START + "loss.backward()\n", "last at train.py:5, and never steps"),
+    "no gradients": (START, "which last used the GPU at train.py:4 and never steps"),
+    "no GPU": ("print(1)\n", "train.py, which ended without any work on a GPU"),
+    "branches on item()": (
+        START + STEPS + "    if loss.item() < 1:\n        break\n",
+        "got train.py:10, which branches on what it read from the GPU",
+    ),
+    "branches on a tensor": (
+        START + STEPS + "    assert torch.isfinite(loss)\n",
+        "got train.py:10, which branches on what it read from the GPU",
+    ),
+    "branches on a sum of items": (
+        "total = 0.0\n" + START + STEPS + "    total += loss.item() / 2\n    while total: pass\n",
+        "got train.py:12, which branches",
+    ),
+    "a size by value": (
+        START + "loss[None][loss[None] > 0]\n",
+        "train.py:5: a hollow GPU has shapes but no values, and aten::index needs them",
+    ),
+    "a kernel in Triton": (START + "import triton\n", "got train.py:5, which needs code for a GPU"),
+    "an op without a CUDA kernel": (
+        'import torch\ntorch.library.define("mine::op", "(Tensor x) -> Tensor")\n'
+        'torch.library.impl("mine::op", "cpu")(lambda x: x)\n'
+        'torch.ops.mine.op(torch.ones(3, device="cuda"))\n',
+        "got train.py:4, which needs code for a GPU (mine::op)",
+    ),
+    "a kernel in CUDA C++": (
+        START + "torch.cuda._compile_kernel('__global__ void f(float*x){}', 'f')\n",
+        "got train.py:5, which needs code for a GPU (a CUDA kernel of its own)",
+    ),
+    "trains on the CPU": (
+        'import torch\nw = torch.ones(3, requires_grad=True)\ns = torch.optim.SGD([w])\ns.step()\n',
+        "got train.py:4, which steps an optimizer of parameters on the CPU",
+    ),
+    "fails": (START + "network(loss)\n", "got train.py:5, which failed with RuntimeError"),
+    "ends itself": (START + "exit(3)\n", "got train.py:5, which ended with exit code 3"),
+    "kills itself": (
+        START + "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n",
+        "ended with signal SIGKILL: the system may",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_is_refused_in_one_sentence_with_its_line(case: str, tmp_path: Path) -> None:
+    program, sentence = CASES[case]
+    error = refused(tmp_path, program)
+    assert str(error).startswith("expected ")
+    assert sentence in str(error)
+    assert len(str(error).splitlines()) == 1
+    assert ("Traceback" in error.details) == (case == "fails")
+
+
+def test_a_refusal_is_exit_code_2_after_what_the_program_said(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print('hello')\n" + START)
+    done = command(tmp_path, "--json", "train.py")
+    assert (done.returncode, done.stdout) == (2, "")
+    hello, sentence = done.stderr.splitlines()
+    assert hello == "hello"
+    assert sentence.startswith("anydevice: expected a program that steps an optimizer")
+
+
+def test_a_batch_argument_that_the_program_does_not_know(tmp_path: Path) -> None:
+    options = "import argparse\nargparse.ArgumentParser().parse_args()\n"
+    error = refused(tmp_path, options + START + STEPS, batch_arg="--batsh")
+    assert "unrecognized arguments: --batsh" in error.details
+    assert "got '--batsh', with which (and 4) it ended itself at train.py:2" in str(error)
+
+
+def test_a_batch_argument_that_changes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="got a program that does the same with 2 and 4"):
+        planned(tmp_path, START + STEPS, batch_arg="batch")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--gpu"], "expected a value after --gpu, got none"),
+        (["--steps", "0", "x.py"], "expected a number of steps after --steps, got '0'"),
+        (["--gpus", "t4", "x.py"], "got --gpus: did you mean --gpu?"),
+        (["--batch-arg", "--n", "missing.py"], "got missing.py, which does not exist"),
+    ],
+)
+def test_wrong_words_are_refused(words: list[str], sentence: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(sentence)):
+        parse(words)
+
+
+def test_a_gpu_that_is_not_known_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="got 't5': did you mean 't4'"):
+        ad.plan(print, gpus="t5")  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        "print(loss.item(), f'{loss.item():.3f}', round(loss.item(), 2))",
+        "best = min(best, loss.item())",
+        "total = total + loss.item() / 3; sorted([total, 2.0])",
+        "n = int(loss.item()); torch.zeros(n)",
+        "import json; json.dumps([loss.item(), (loss > 0).item()])",
+        "torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0, error_if_nonfinite=True)",
+        "scheduler.step(loss.item())",
+    ],
+)
+def test_what_is_read_may_be_printed_and_reckoned_with(read: str, tmp_path: Path) -> None:
+    made = "best, total = 9.0, 0.0\n"
+    made += "scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)\n"
+    assert planned(tmp_path, START + made + STEPS + f"    {read}\n").fits
+
+
+def test_branches_may_be_taken_for_zero(tmp_path: Path) -> None:
+    program = START + STEPS + "    if loss.item() > 1:\n        break\n"
+    assert planned(tmp_path, program, assume_zeros=True).fits
+
+
+def test_a_function_is_refused_in_the_same_words() -> None:
+    def without_steps() -> None:
+        torch.ones(3, device="cuda").sum()
+
+    with pytest.raises(UsageError, match=r"got without_steps, which last used the GPU at test_ref"):
+        ad.plan(without_steps)  # type: ignore[operator]
+    with pytest.raises(UsageError, match="expected a parameter of without_steps as batch_arg"):
+        ad.plan(without_steps, batch_arg="batch")  # type: ignore[operator]
