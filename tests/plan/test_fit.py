@@ -17,9 +17,11 @@ from anydevice.plan.program import Program
 
 TRAIN = """
 import argparse
+import pathlib
 import torch
 from torch import nn
 
+here = pathlib.Path(__file__).parent
 parser = argparse.ArgumentParser()
 parser.add_argument("--batch-size", type=int, default=32)
 arguments = parser.parse_args()
@@ -34,9 +36,9 @@ try:
         optimizer.step()
         print("step", step, loss.item())
 finally:
-    torch.save(network.state_dict(), "weights.pt")
-    open("finally", "w").close()
-open("after", "w").close()
+    torch.save(network.state_dict(), here / "weights.pt")
+    (here / "finally").touch()
+(here / "after").touch()
 """
 
 
