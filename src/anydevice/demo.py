@@ -1,0 +1,57 @@
+"""The whole story in a minute: the devices, a sweep over a CPU and a GPU, its table, its report."""
+
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import anydevice as ad
+from anydevice.sweep.grid import Run
+from anydevice.sweep.report import report
+from anydevice.tables import show
+
+CARD = "t4"  # of the GPU that is not there
+IMAGES, TEST_IMAGES, EPOCHS = 2000, 500, 3
+GRID = {"lr": [0.003], "batch_size": [50, 200, 1000], "num_workers": [0, 1]}
+
+
+def experiment(run: Run) -> list[dict[str, float]]:
+    """A small CNN learns ten shapes, with the parameters and on the device of the run."""
+    train, test = ad.data.shapes(IMAGES, TEST_IMAGES)
+    network = nn.Sequential(
+        nn.Conv2d(1, 6, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(6, 12, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(192, 120), nn.ReLU(), nn.Linear(120, 60), nn.ReLU(), nn.Linear(60, 10),
+    )  # fmt: skip
+    optimizer = torch.optim.Adam(network.parameters(), lr=run.lr)
+    trial = ad.Trial(network, optimizer, "cross_entropy", metrics=["loss", "accuracy"])
+    samples, unseen = (
+        TensorDataset(train.normalize(images), labels) for images, labels in (train[:], test[:])
+    )
+    loader = DataLoader(samples, run.batch_size, shuffle=True, num_workers=run.num_workers)
+    trial.to(run.device).with_generators(loader, unseen, batch_size=1000)
+    return trial.run(epochs=EPOCHS, verbose=False)
+
+
+def demo(folder: Path) -> None:
+    """Everything that `anydevice demo` prints; what its folder has already is not done again."""
+    gpu = _gpu()
+    show(ad.devices())
+    print(f"\n{gpu}\n")
+    sweep = ad.Sweep(experiment, ad.grid(**GRID, device=["cuda", "cpu"]))
+    show(sweep.run(folder).table())
+    print(f"The report, with curves and durations: {report(folder)}")
+    print(f"The program, 20 lines: {Path(__file__)}")
+
+
+def _gpu() -> str:
+    """Makes a GPU if there is none, and says which one it is."""
+    if torch.cuda.is_available():
+        return f"{torch.cuda.get_device_name()} is the GPU of this demonstration."
+    ad.virtual.enable(1, CARD)
+    name = torch.cuda.get_device_name()
+    return (
+        f"The {name} is not there: the CPU computes for it, so that programs for a GPU run.\n"
+        "What it takes for an epoch is therefore no GPU's speed."
+    )
