@@ -5,7 +5,7 @@ BIN := .venv/bin
 .PHONY: demo test browser test-distributed stress conformance test-cuda-build test-ecosystem lint types clean
 
 demo: .venv/installed
-	$(BIN)/anydevice devices
+	$(BIN)/anydevice demo build/demo
 
 test: lint types browser
 	$(BIN)/python -m pytest -q -n auto
@@ -71,4 +71,4 @@ types: .venv/installed
 	@touch $@
 
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv build/demo .mypy_cache .pytest_cache .ruff_cache

@@ -97,6 +97,18 @@ def run(words: Annotated[list[str] | None, typer.Argument(hidden=True)] = None) 
 
 
 @app.command()
+def demo(
+    folder: Annotated[Path, typer.Argument(help="Where the runs and the report go.")] = Path(
+        "anydevice-demo"
+    ),
+) -> None:
+    """The whole story in a minute: devices, a sweep, its table and report."""
+    from anydevice.demo import demo as show_all
+
+    show_all(folder)
+
+
+@app.command()
 def bench(
     kinds: Annotated[
         list[str] | None,

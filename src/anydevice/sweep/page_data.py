@@ -8,7 +8,7 @@ from functools import partial
 from statistics import median
 from typing import Any
 
-from anydevice.sweep.best import default_result, higher_is_better
+from anydevice.sweep.ranking import badness, compared_by, more_is_better
 from anydevice.sweep.records import Damaged, Record, Sheet
 
 CURVE_NUMBERS = 120_000  # of all curves together: under a megabyte of the page
@@ -27,11 +27,11 @@ def page_data(
     figures = list(
         dict.fromkeys(n for r in records for e in r.epochs for n in e if _is_figure(n, e))
     )
-    result = default_result(figures)
+    result = compared_by(figures)
     return {
         "experiment": sheet.experiment if sheet else None,
         "result": result,
-        "figures": [{"name": name, "higher": higher_is_better(name)} for name in figures],
+        "figures": [{"name": name, "higher": more_is_better(name)} for name in figures],
         "columns": _columns(records, parameters, figures),
         "curves": _curves(records, [*figures, "seconds"], result),
         "failures": _failures(records),
@@ -120,13 +120,10 @@ def _best_and_others(
     if len(runs) <= most or result is None:
         return _spread(runs, most)
 
-    def badness(run: int) -> float:
-        figure = _figure(result, records[run])
-        if figure is None or figure != figure or records[run].state == "failed":
-            return math.inf
-        return -figure if higher_is_better(result) else figure
+    def place(run: int) -> tuple[bool, float]:
+        return records[run].state == "failed", badness(result, records[run].last.get(result))
 
-    best_first = sorted(runs, key=badness)
+    best_first = sorted(runs, key=place)
     half = most // 2
     return sorted(best_first[:half] + _spread(best_first[half:], most - half))
 

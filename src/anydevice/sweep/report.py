@@ -1,5 +1,6 @@
 """A sweep as one HTML page that stands alone, and its main picture as a PNG."""
 
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 from anydevice.files import write_whole
 from anydevice.pages.frame import page, resource
 from anydevice.pages.picture import take_picture
+from anydevice.sweep.claims import is_claimed
 from anydevice.sweep.page_data import page_data
 from anydevice.sweep.records import Sheet, SheetError, read_all, read_sheet
 from anydevice.version import __version__
@@ -33,6 +35,12 @@ def report_picture(folder: str | Path, output: str | Path) -> Path:
 def report_page(folder: Path) -> bytes:
     """The page as bytes of UTF-8; damaged records are named on it, and the rest is shown."""
     records, damaged = read_all(folder)
+    records = [
+        replace(each, state="interrupted")
+        if each.state == "running" and not is_claimed(folder, each.key)
+        else each
+        for each in records
+    ]
     try:
         sheet: Sheet | None = read_sheet(folder)
     except SheetError:  # named among the damaged

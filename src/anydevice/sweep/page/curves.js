@@ -52,7 +52,8 @@ function drawLines(area, lines, x, y, format) {
   area.root.append(group, strong);
   const points = [];
   const paths = new Map();
-  for (const line of lines) {
+  const solidFirst = [...lines].sort((a, b) => (of(a.run).dash !== "") - (of(b.run).dash !== "")); // equal lines show
+  for (const line of solidFirst) {
     const { stroke, dash } = of(line.run);
     const places = line.points.map((point) => ({ x: x(point.epoch), y: y(point.value), series: line.run, ...point }));
     points.push(...places);

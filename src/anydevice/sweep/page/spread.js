@@ -136,6 +136,9 @@ function spreadNote(groups, shown, timed) {
   if (timed && shown.some((name) => virtualDevices.has(name))) {
     notes.push("Hollow dots ran on a virtual GPU: the CPU computed, so this is not a GPU's speed.");
   }
+  if (!timed && shown.length > 1 && shown.some((name) => name.startsWith("cpu"))) {
+    notes.push("Of a run on the CPU it is the whole process, of one on a GPU what its tensors took.");
+  }
   if (groups.some((group) => group.runs.length > DOTS)) notes.push(`Of more than ${DOTS} runs in a place, ${DOTS} are drawn, evenly.`);
   return notes.join(" ");
 }

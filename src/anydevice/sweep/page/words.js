@@ -3,7 +3,7 @@
 function drawHead() {
   byId("title").textContent = data.title;
   const count = (state) => states.filter((each) => each === state).length;
-  const ends = ["done", "running", "stopped", "failed"].filter(count).map((state) => `${grouped(String(count(state)))} ${state}`);
+  const ends = ["done", "running", "stopped", "interrupted", "failed"].filter(count).map((state) => `${grouped(String(count(state)))} ${state}`);
   const names = varying.map((each) => clipped(each.name, 40));
   const over = names.length ? ` over ${listed(names)}` : "";
   const of = data.experiment ? ` of ${data.experiment}` : "";
