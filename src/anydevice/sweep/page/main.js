@@ -11,16 +11,17 @@ function update() {
   byId("shown").textContent = runs.length === keys.length ? counted(keys.length, "run") : `${grouped(String(runs.length))} of ${counted(keys.length, "run")}`;
   hideTip();
   drawCurves(runs);
+  showSpreads();
   for (const spread of spreads) drawSpread(runs, spread);
-  alone();
   drawParallel(runs);
   drawTable(runs);
 }
 
-/** A half card without its neighbour takes the whole width. */
-function alone() {
-  const shown = spreads.map((spread) => byId(spread.id)).filter((card) => !card.hidden);
-  for (const card of shown) card.classList.toggle("half", shown.length > 1);
+/** Shows the cards that there is something for; one without its neighbour takes the whole width. */
+function showSpreads() {
+  const measured = (spread) => spread.over && spread.values.filter((value) => typeof value === "number").length > 1;
+  for (const spread of spreads) byId(spread.id).hidden = !measured(spread);
+  for (const spread of spreads) byId(spread.id).classList.toggle("half", spreads.every(measured));
 }
 
 function select(run) {
@@ -45,7 +46,8 @@ function setUpChoices() {
   });
   byId("result-label").hidden = names.length < 2;
   const colours = [["", "device"], ...varying.map((each) => [each.name, each.name])];
-  view.colour = deviceNames.length > 1 ? "" : (varying[0]?.name ?? "");
+  // A device should change how long a run takes, not what it learns.
+  view.colour = (varying.find((each) => each.name !== "device") ?? varying[0])?.name ?? "";
   fill(byId("colour"), colours, view.colour, (name) => { view.colour = name; update(); });
   byId("colour").closest("label").hidden = colours.length < 2;
   byId("log").addEventListener("change", (event) => { logarithmicFigures = event.target.checked; update(); });

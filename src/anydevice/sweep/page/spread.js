@@ -11,7 +11,6 @@ const usualParameter = () => varying.find((each) => /batch/i.test(each.name))
 function drawSpread(runs, { id, values, format, scale, axis, over, nothing }) {
   const card = byId(id);
   const measured = runs.filter((run) => typeof values[run] === "number");
-  card.hidden = everyRun.filter((run) => typeof values[run] === "number").length < 2 || !over;
   if (card.hidden) return;
   const [plot, key, table, note] = [".plot", ".key", ".figures", ":scope > .note"].map((s) => card.querySelector(s));
   const groups = grouping(measured, values, over);

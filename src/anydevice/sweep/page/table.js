@@ -2,7 +2,7 @@
 
 const FIRST_ROWS = 25;
 const MORE_ROWS = 250;
-const sorting = { name: null, down: false };
+const sorting = { name: null, down: false }; // no name: by the result, the best first
 let rowsShown = FIRST_ROWS;
 
 /** Figures of one column with the same decimals, so that they stand under each other. */
@@ -31,9 +31,11 @@ const heads = [
   })),
 ].filter((head) => head && (head.name === "run" || head.values.some((value) => value !== null)));
 
+const sortedBy = () => (sorting.name ? sorting : { name: view.result, down: resultHigher() });
+
 function sortBy(head) {
-  const same = sorting.name === head.name;
-  sorting.down = same ? !sorting.down : Boolean(head.down);
+  const { name, down } = sortedBy();
+  sorting.down = name === head.name ? !down : Boolean(head.down);
   sorting.name = head.name;
   drawTable(visibleRuns());
 }
@@ -51,9 +53,10 @@ function sorted(runs) {
 
 function drawTable(runs) {
   const [head, body] = byId("runs").querySelectorAll("thead, tbody");
+  const by = sortedBy();
   head.replaceChildren(element("tr", {}, heads.map((each) => element("th", {
     scope: "col", class: each.number && "number",
-    "aria-sort": each.name === sorting.name ? (sorting.down ? "descending" : "ascending") : null,
+    "aria-sort": each.name === by.name ? (by.down ? "descending" : "ascending") : null,
   }, element("button", { type: "button", class: "plain", onclick: () => sortBy(each) }, clipped(each.name, 40))))));
   const best = new Set(bestByDevice().values());
   const ordered = sorted(runs);
