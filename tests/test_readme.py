@@ -51,6 +51,8 @@ def test_make_demo_runs_and_is_quick_the_second_time() -> None:
     assert first.returncode == done.returncode == 0
     assert "pip install" not in done.stdout
     assert "PyTorch" in done.stdout
+    assert "12 of them done before" in done.stdout
+    assert (ROOT / "build" / "demo" / "report.html").read_text().startswith("<!doctype html>")
 
 
 def test_both_commands_of_the_readme_are_targets() -> None:
