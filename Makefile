@@ -30,6 +30,7 @@ stress: .venv/installed
 # The virtual GPU against PyTorch's own databases, whole: about fifteen minutes on two cores.
 conformance: .venv/installed
 	@failed=0; $(BIN)/python -m tests.conformance || failed=1; \
+	$(BIN)/python -m tests.conformance.recording || failed=1; \
 	$(BIN)/python benchmarks/virtual_overhead.py || failed=1; exit $$failed
 
 # The same suite on a CUDA build of torch, on a machine without a GPU: about 5 GB of downloads.

@@ -9,12 +9,15 @@ import hashlib
 import json
 import math
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from anydevice.devices.catalogue import card
+from tests.conformance import steps
 from tests.conformance.crew import Worker, WorkerDiedError
 
 REFERENCE = Path(__file__).parents[1] / "reference"
@@ -35,13 +38,12 @@ def recorded(path: Path) -> dict[str, Any]:
     return json.loads(gzip.decompress(path.read_bytes()))
 
 
-def kind(card: str) -> str:
+def kind(name: str) -> str:
     """The catalogue's name for a card, from the card's own: "NVIDIA H200" is h200."""
-    words = card.lower().replace("-", " ").split()
-    return next(word for word in words if word not in ("nvidia", "tesla", "geforce"))
+    return card(name).kind
 
 
-def errors(names: Names, code: str, card: Any) -> Any:
+def errors(names: Names, code: str, recorded: Any) -> Any:
     try:
         try:
             value = eval(code, names)
@@ -53,31 +55,31 @@ def errors(names: Names, code: str, card: Any) -> Any:
         return {"type": type(error).__name__, "text": str(error)}
 
 
-def rng(names: Names, code: str, card: Any) -> Any:
+def rng(names: Names, code: str, recorded: Any) -> Any:
     exec(code, names)
     state = names["torch"].cuda.get_rng_state()
     offset = int.from_bytes(bytes(state[8:16].tolist()), "little")
     return {**plain(names["r"]), "rng_offset_after": offset}
 
 
-def memory(names: Names, code: str, card: Any) -> Any:
+def memory(names: Names, code: str, recorded: Any) -> Any:
     """The trace of allocations that the card was given, with the statistics after each."""
     torch, live, after = names["torch"], {}, []
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-    for slot, size in card["trace"]:
+    for slot, size in recorded["trace"]:
         if size:
             live[slot] = torch.empty(size, dtype=torch.uint8, device="cuda")
         else:
             del live[slot]
         stats = torch.cuda.memory_stats()
-        keys = [k if k == "num_alloc_retries" else k + ".all.current" for k in card["columns"]]
+        keys = [k if k == "num_alloc_retries" else k + ".all.current" for k in recorded["columns"]]
         after.append([stats.get(key, 0) for key in keys])
     allocated, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
-    return card | {"after": after, "peaks": {"allocated": allocated, "reserved": reserved}}
+    return recorded | {"after": after, "peaks": {"allocated": allocated, "reserved": reserved}}
 
 
-def sync(names: Names, code: str, card: Any) -> Any:
+def sync(names: Names, code: str, recorded: Any) -> Any:
     from anydevice.virtual.events import listening
 
     exec(SYNC_SETUP, names)
@@ -85,6 +87,41 @@ def sync(names: Names, code: str, card: Any) -> Any:
     with listening(seen.append), contextlib.suppress(Exception):
         exec(code, names)
     return {"synchronises": sum(event.kind == "synchronise" for event in seen)}
+
+
+def ops(names: Names, code: str, recorded: Any) -> Any:
+    """What a module, or an optimizer's second step, dispatches."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Log(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, op: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if op.namespace != "anydevice":  # what stands for C++ code of a CUDA build
+                log.append(str(op))
+            return op(*args, **kwargs or {})
+
+    log: list[str] = []
+    if optimizer := re.fullmatch(r"second step of OPT\['(\w+)'\] over three parameters", code):
+        parameters = [torch.nn.Parameter(torch.ones(3, device="cuda")) for _ in range(3)]
+        step = names["OPT"][optimizer[1]](parameters).step
+        for _ in range(2):
+            for parameter in parameters:
+                parameter.grad = torch.ones_like(parameter)
+            log.clear()
+            with Log():
+                step()
+        return {"forward": log}
+    try:
+        with Log():
+            result = eval(code, names)
+            forward = len(log)
+            if result.requires_grad:
+                result.float().sum().backward()
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"[:300]}
+    return {"forward": log[:forward], "backward": log[forward:]}
 
 
 def plain(value: Any) -> Any:
@@ -109,18 +146,18 @@ def plain(value: Any) -> Any:
     }
 
 
-def same(section: str, card: Any, here: Any) -> bool:
+def same(section: str, there: Any, here: Any) -> bool:
     if section == "sync":  # how often is the card's own business, whether at all is not
-        return "failed" not in here and bool(card["synchronises"]) == bool(here["synchronises"])
-    return {k: v for k, v in card.items() if k != "context_lost"} == here
+        return "failed" not in here and bool(there["synchronises"]) == bool(here["synchronises"])
+    return {k: v for k, v in there.items() if k != "context_lost"} == here
 
 
-def nearly(card: Any, here: Any) -> bool:
+def nearly(there: Any, here: Any) -> bool:
     """Random numbers that are the card's but for rounding."""
     return bool(here) and all(
         math.isclose(a, b, rel_tol=1e-5, abs_tol=1e-6)
         for key in ("first", "last")
-        for a, b in zip(flat(card.get(key, [])), flat(here.get(key, [])), strict=True)
+        for a, b in zip(flat(there.get(key, [])), flat(here.get(key, [])), strict=True)
     )
 
 
@@ -129,11 +166,11 @@ def flat(values: list[Any]) -> list[float]:
 
 
 SECTIONS: dict[str, Callable[[Names, str, Any], Any]] = {
-    f.__name__: f for f in (errors, rng, memory, sync)
+    f.__name__: f for f in (errors, rng, memory, sync, ops)
 }
 
 
-def answer(path: Path) -> None:
+def answer(path: Path, *, hollow: bool) -> None:
     """A worker's side: for each [section, case] a line of JSON with what happens here."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -142,7 +179,8 @@ def answer(path: Path) -> None:
     import anydevice.virtual
 
     recording = recorded(path)
-    anydevice.virtual.enable(gpus=1, gpu=kind(recording["environment"]["name"]))
+    gpu = kind(recording["environment"]["name"])
+    anydevice.virtual.enable(gpus=1, gpu=gpu, hollow=hollow)
     warnings.simplefilter("ignore")
     for line in sys.stdin:
         section, case = json.loads(line)
@@ -151,7 +189,10 @@ def answer(path: Path) -> None:
         if section in ("errors", "sync"):
             exec(recording["errors_setup"], names)
         try:
-            found = SECTIONS[section](names, case, recording["sections"][section][case])
+            if section == "steps":
+                found = steps.trained(names, case, gpu)
+            else:
+                found = SECTIONS[section](names, case, recording["sections"][section][case])
         except Exception as error:
             found = {"failed": f"{type(error).__name__}: {error}"}
         names.clear()
@@ -162,29 +203,54 @@ def compare(path: Path) -> None:
     recording = recorded(path)
     environment = recording["environment"]
     print(f"{path.name}: {environment['name']}, torch {environment['torch']}")
-    worker = Worker([sys.executable, "-m", "tests.conformance.recording", "--answer", str(path)])
     for section in SECTIONS:
-        cases = recording["sections"].get(section, {})
-        agreed, near, apart = 0, 0, []
-        for case, card in cases.items():
-            try:
-                here = worker.ask([section, case])
-            except WorkerDiedError as end:
-                worker.close()
-                here = {"failed": str(end)}
-            agreed += same(section, card, here)
-            near += section == "rng" and not same(section, card, here) and nearly(card, here)
-            apart += [] if same(section, card, here) else [(case, card, here)]
+        pairs = asked(path, section, recording["sections"].get(section, {}))
+        agreed = sum(same(section, there, here) for _, there, here in pairs)
+        apart = [pair for pair in pairs if not same(section, *pair[1:])]
+        near = sum(section == "rng" and nearly(*pair[1:]) for pair in apart)
         rounding = f", {near} more but for rounding" if near else ""
-        print(f"{section}: {agreed} of {len(cases)} agree{rounding}")
-        for case, card, here in apart:
-            print(f"  {case}\n    card {str(card)[:200]}\n    here {str(here)[:200]}")
+        print(f"{section}: {agreed} of {len(pairs)} agree{rounding}")
+        show(apart)
+    compare_steps(path, recording["sections"].get("steps", {}))
+
+
+def compare_steps(path: Path, cases: dict[str, Any]) -> None:
+    """Memory and time of whole training steps, which a hollow GPU foretells."""
+    pairs = asked(path, "steps", cases)
+    apart = [pair for pair in pairs if not steps.agrees(*pair[1:])]
+    print(
+        f"steps: {len(pairs) - len(apart)} of {len(pairs)} agree (whether they fit, and the peak "
+        f"of allocated memory within {steps.NEAR:.0%}); relative errors:"
+    )
+    found = [difference for pair in pairs for difference in steps.differences(*pair)]
+    print("\n".join(steps.summary(found)))
+    show(apart)
+
+
+def asked(path: Path, section: str, cases: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Each case with what the card did and what happens here."""
+    words = ["--answer", str(path), *(["--hollow"] if section == "steps" else [])]
+    worker = Worker([sys.executable, "-m", "tests.conformance.recording", *words])
+    pairs = []
+    for case, there in cases.items():
+        try:
+            here = worker.ask([section, case])
+        except WorkerDiedError as end:
+            worker.close()
+            here = {"failed": str(end)}
+        pairs.append((case, there, here))
     worker.close()
+    return pairs
+
+
+def show(apart: list[tuple[str, Any, Any]]) -> None:
+    for case, there, here in apart:
+        print(f"  {case}\n    card {str(there)[:200]}\n    here {str(here)[:200]}")
 
 
 def main() -> None:
     if sys.argv[1:2] == ["--answer"]:
-        answer(Path(sys.argv[2]))
+        answer(Path(sys.argv[2]), hollow="--hollow" in sys.argv)
         return
     paths = [Path(p) for p in sys.argv[1:]] or sorted(REFERENCE.glob("*.json.gz"))
     for path in paths:
