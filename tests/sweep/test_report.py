@@ -7,9 +7,10 @@ import pytest
 from selenium.webdriver import ActionChains, Keys
 
 from anydevice.pages.frame import page as frame_page
+from anydevice.sweep.claims import claim
 from anydevice.sweep.grid import grid
 from anydevice.sweep.page_data import page_data
-from anydevice.sweep.records import RECORD, RUNS, Record
+from anydevice.sweep.records import RECORD, RUNS, SWEEP, Record, write
 from anydevice.sweep.report import page_of, report
 from tests.browsing import Browser, browsing
 from tests.sweep.synthetic import make_record, make_sweep
@@ -157,7 +158,7 @@ def test_the_keyboard_walks_along_curves_and_marks_a_run(browser: Browser, page:
     assert second != first
     assert "epoch2" in browser.texts(".tip")[0]
     keys.send_keys(Keys.ENTER).perform()
-    marked = browser.texts(f"{ROWS}[aria-selected=true] td:first-child button")
+    marked = browser.texts(f"{ROWS}.marked td:first-child button")
     assert [f"Run {marked[0]}"] == [second.removesuffix(" · failed")]
 
 
@@ -229,6 +230,27 @@ def test_what_is_damaged_is_named_and_the_rest_is_shown(browser: Browser, tmp_pa
     [said] = browser.texts("#damaged li")
     assert runs[1].key in said
     assert browser.complaints() == []
+
+
+def test_a_damaged_sheet_is_named_and_the_runs_are_shown(browser: Browser, tmp_path: Path) -> None:
+    make_sweep(tmp_path / "sheet", grid(lr=[0.1, 0.2]))
+    (tmp_path / "sheet" / SWEEP).write_text("{")
+    browser.open(report(tmp_path / "sheet"))
+    assert len(browser.texts(ROWS)) == 2
+    assert SWEEP in browser.texts("#damaged li")[0]
+
+
+def test_a_run_that_nobody_works_at_was_interrupted(browser: Browser, tmp_path: Path) -> None:
+    runs = grid(lr=[0.1, 0.2])
+    make_sweep(tmp_path / "two", runs)
+    for run in runs:
+        record = make_record(run.parameters, 1)
+        write(tmp_path / "two", Record(**{**vars(record), "state": "running"}))
+    held = claim(tmp_path / "two", runs[1].key)
+    browser.open(report(tmp_path / "two"))
+    assert held is not None
+    held.release()
+    assert sorted(browser.texts("#runs .state")) == ["interrupted", "running"]
 
 
 @pytest.mark.parametrize("count", [0, 1])

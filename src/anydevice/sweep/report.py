@@ -10,7 +10,7 @@ from anydevice.pages.frame import page, resource
 from anydevice.pages.picture import take_picture
 from anydevice.sweep.claims import is_claimed
 from anydevice.sweep.page_data import page_data
-from anydevice.sweep.records import Sheet, SheetError, read_all, read_sheet
+from anydevice.sweep.records import Record, Sheet, SheetError, read_all, read_sheet
 from anydevice.version import __version__
 
 PAGE = "report.html"
@@ -21,8 +21,13 @@ SCRIPTS = ("runs.js", "table.js", "curves.js", "spread.js", "parallel.js", "word
 def report(folder: str | Path, output: str | Path | None = None) -> Path:
     """Writes the page, FOLDER/report.html unless another place is named, and says where it is."""
     path = Path(output) if output else Path(folder) / PAGE
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, report_page(Path(folder)))
+    content = report_page(Path(folder))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, content)
+    except OSError as error:
+        why = error.strerror or error
+        raise OSError(f"{path} could not be written ({why}): name another place.") from error
     return path
 
 
@@ -35,12 +40,7 @@ def report_picture(folder: str | Path, output: str | Path) -> Path:
 def report_page(folder: Path) -> bytes:
     """The page as bytes of UTF-8; damaged records are named on it, and the rest is shown."""
     records, damaged = read_all(folder)
-    records = [
-        replace(each, state="interrupted")
-        if each.state == "running" and not is_claimed(folder, each.key)
-        else each
-        for each in records
-    ]
+    records = [_told(folder, record) for record in records]
     try:
         sheet: Sheet | None = read_sheet(folder)
     except SheetError:  # named among the damaged
@@ -59,3 +59,9 @@ def page_of(data: dict[str, Any]) -> bytes:
         resource("anydevice.sweep", f"page/{name}") for name in (PAGE, "report.css", *SCRIPTS)
     )
     return page(f"{data['title']} – anydevice", body, data=data, styles=[style], scripts=scripts)
+
+
+def _told(folder: Path, record: Record) -> Record:
+    """As it stands: a run that nobody works at any more was interrupted."""
+    interrupted = record.state == "running" and not is_claimed(folder, record.key)
+    return replace(record, state="interrupted") if interrupted else record

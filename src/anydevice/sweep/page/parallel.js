@@ -1,10 +1,11 @@
 // Parallel coordinates: an axis a parameter and one for the result, a line a run; axes can be brushed.
 
 const PATHS = 400;
+const AXES = 9; // of parameters
 const AXIS_ROOM = 96; // pixels between axes, at least; a narrow window scrolls
 
 function axesOf() {
-  const axes = varying.slice(0, 9).map((each) => ({ name: each.name, values: each.values, distinct: each.distinct, format: plain }));
+  const axes = varying.slice(0, AXES).map((each) => ({ name: each.name, values: each.values, distinct: each.distinct, format: plain }));
   const results = figures.get(view.result);
   axes.push({ name: "epoch duration", values: epochTimes, format: duration });
   if (results) axes.push({ name: view.result, values: results, format: number, result: true });
@@ -49,9 +50,10 @@ function drawParallel(runs) {
   drawRampKey(card.querySelector(".key"), drawn);
   card.querySelector(".note").textContent = [
     "Drag along an axis to keep the runs that pass there; a click on it lets go.",
+    varying.length > AXES ? `The first ${AXES} of ${varying.length} parameters have an axis.` : "",
     drawn.length < whole.length ? `${drawn.length} of ${grouped(String(whole.length))} runs are drawn, half of them the best.` : "",
     whole.length < runs.length ? `${counted(runs.length - whole.length, "run")} without a result ${runs.length - whole.length === 1 ? "is" : "are"} left out.` : "",
-  ].join(" ");
+  ].filter(Boolean).join(" ");
 }
 
 /** By rank, so that the best stand out where most results are nearly the same. */

@@ -71,7 +71,7 @@ function rowOf(run, best) {
     best && element("span", { class: "star", title: `best ${view.result} on ${devices[run]}` }, " ★"),
     states[run] !== "done" && element("span", { class: `state ${states[run]}` }, states[run]),
   ].filter(Boolean);
-  return element("tr", { "data-run": run, "aria-selected": String(view.selected === run), onclick: choose },
+  return element("tr", { "data-run": run, class: view.selected === run && "marked", onclick: choose },
     element("td", {}, name, marks),
     heads.slice(1).map((each) => {
       const text = each.format(each.values[run]);
