@@ -17,21 +17,22 @@ IS_SAID = {
     "data_parallel": "A batch of 30 over 4 GPUs:",
     "two_networks_two_gpus": "wide  on cuda:1",
     "ddp": "all ranks have the same weights: True",
+    "plan": "momentum           10,546",
     "fsdp2": "the loaded model has the same loss: True",
 }
 
 
 def line_at_the_top(example: Path) -> str:
-    found = re.search(r"^ *(anydevice .*)$", example.read_text("utf-8"), re.MULTILINE)
+    found = re.search(r"^ *((?:anydevice|python) .*)$", example.read_text("utf-8"), re.MULTILINE)
     assert found, f"{example.name} has no line that runs it"
     return found[1]
 
 
 def run(example: Path) -> subprocess.CompletedProcess[str]:
-    words = shlex.split(line_at_the_top(example))
-    assert words[0] == "anydevice"
+    command, *words = shlex.split(line_at_the_top(example))
+    module = ["-m", "anydevice"] if command == "anydevice" else []
     return subprocess.run(
-        [sys.executable, "-m", *words],
+        [sys.executable, *module, *words],
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
