@@ -3,6 +3,7 @@
 The gradient is that of the mean loss over the whole batch, of which each rank has a part.
 """
 
+import gc
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -37,34 +38,37 @@ class Together:
 
     is_sharded = False
 
-    def __init__(self, ranks: Ranks, network: Any, forward: Forward) -> None:
+    def __init__(self, ranks: Ranks, network: Any, forward: Forward, sums: bool) -> None:
         self.ranks, self.network, self._forward = ranks, network, forward
         self.wrapped = network
+        self.sums = sums
 
     def forward(self, network: Any, portion: Portion) -> Result:
         """As the trial's own, for a part of a batch; the size is that of the rows that count."""
-        return self.outcome(portion.batch)._replace(size=portion.rows)
+        loss, output, target, _ = self.outcome(portion.batch)
+        if self.sums and portion.rows:  # what the sum over the whole batch is like
+            loss = loss * (portion.whole / portion.rows)
+        return Result(loss, output, target, portion.rows)
 
     def gradients(self, job: Job, group: list[Portion]) -> list[Result]:
-        """As `loop.gradients`; the ranks' gradients are averaged while the last part's come."""
+        """As `loop.gradients`, of the whole batches."""
+        return self.attempt(job, group)
+
+    def attempt(self, job: Job, group: list[Portion]) -> list[Result]:
+        """The ranks' gradients are averaged while the last part's come."""
         results = []
-        samples = 0 if job.sums else sum(portion.whole for portion in group)
+        samples = sum(portion.whole for portion in group)
         for place, portion in enumerate(group, 1):
             with self.averaging(place == len(group)):
                 with job.autocast:
                     result = job.forward(job.network, portion)
                 self.before_backward()
-                weight = self._weight(portion, samples)
+                # Undoes that the ranks' gradients are averaged, and weighs by rows.
+                weight = self.ranks.world * portion.rows / (portion.whole if job.sums else samples)
                 share = result.loss if weight == 1 else result.loss * weight
                 (job.scaler.scale(share) if job.scaler else share).backward()  # type: ignore[no-untyped-call]
             results.append(result)
         return results
-
-    def _weight(self, portion: Portion, samples: int) -> float:
-        """Undoes that the ranks' gradients are averaged, and weighs by rows."""
-        if not samples:
-            return float(self.ranks.world if portion.rows else 0)
-        return self.ranks.world * portion.rows / samples
 
     def outcome(self, batch: Any) -> Result:
         """Network and loss of a batch."""
@@ -81,12 +85,20 @@ class Together:
 class Replicated(Together):
     """DistributedDataParallel: every rank has the whole network."""
 
-    def __init__(self, ranks: Ranks, network: Any, loss: object, forward: Forward) -> None:
-        super().__init__(ranks, network, forward)
+    def __init__(
+        self, ranks: Ranks, network: Any, loss: object, forward: Forward, sums: bool
+    ) -> None:
+        super().__init__(ranks, network, forward, sums)
         whole = Whole(network, loss, forward)
         self.trained = [p for p in whole.parameters() if p.requires_grad]
         self.wrapped: Any = DistributedDataParallel(whole) if self.trained else whole
         self._versions: list[int] | None = None
+        self.complete: bool | None = None  # whether all parameters take part; not known at first
+
+    def gradients(self, job: Job, group: list[Portion]) -> list[Result]:  # noqa: D102
+        results = self.attempt(job, group)
+        self.settle(job)
+        return results
 
     def outcome(self, batch: Any) -> Result:  # noqa: D102
         if not torch.is_grad_enabled():  # no gradients to average: no rank waits for another
@@ -108,9 +120,34 @@ class Replicated(Together):
             self.wrapped.require_forward_param_sync = False  # its buffers are those of the others
             self.wrapped(None)
             self._versions = [_version(parameter) for parameter in self.trained]
-        there = zip(self.trained, self._versions, strict=True)
-        missing = [parameter for parameter, before in there if _version(parameter) == before]
+        missing = [self.trained[place] for place in self._missing()]
         torch.autograd.backward(missing, [torch.zeros_like(parameter) for parameter in missing])
+
+    def _missing(self) -> list[int]:
+        """Which of the parameters have got no gradient from the last backward pass."""
+        there = enumerate(zip(self.trained, self._versions or [], strict=True))
+        return [place for place, (parameter, before) in there if _version(parameter) == before]
+
+    def settle(self, job: Job) -> None:
+        """After the first step DDP is told whether parameters take no part: it waits for all."""
+        if self.complete is not None:
+            return
+        missing = self.ranks.gather(self._missing())
+        self.complete = not any(missing)
+        if self.complete:
+            return
+        self.finish()
+        for place in set.intersection(*map(set, missing)):
+            self.trained[place].grad = None
+        module = self.wrapped.module
+        self.wrapped = job.network = None
+        gc.collect()  # the old one listens to gradients while it is there
+        self.wrapped = job.network = DistributedDataParallel(module, find_unused_parameters=True)
+        if self.ranks.first:
+            log.warning(
+                "anydevice: some parameters take no part in the loss; in each step DDP looks for "
+                "those, which costs a little. Freeze them by requires_grad_(False) to avoid it."
+            )
 
 
 class FittingTogether(Fitting):
@@ -123,13 +160,17 @@ class FittingTogether(Fitting):
     def attempt(self, job: Job, group: list[Any]) -> list[Result] | None:  # noqa: D102
         results = None
         try:
-            results = self.way.gradients(job, self._in_parts(group))
+            results = self.way.attempt(job, self._in_parts(group))
         except torch.OutOfMemoryError:
-            if self.parts >= max(portion.rows for portion in group):
+            alone = self.parts >= max(portion.rows for portion in group)
+            if alone or self.way.complete is False:
                 raise
         if results is None:
             self.way.finish()
-        return None if self.ranks.any(results is None) else results
+        if self.ranks.any(results is None):
+            return None
+        self.way.settle(job)
+        return results
 
     def _say(self, what: str) -> None:
         if self.ranks.first:
@@ -146,10 +187,13 @@ def _parts(portion: Portion, parts: int) -> list[Portion]:
     size = max(portion.rows, 1)
     each = -(-size // parts)
     cuts = [slice(start, min(start + each, size)) for start in range(0, size, each)]
-    wholes = [portion.whole] + [0] * (len(cuts) - 1)
     return [
-        Portion(rows_of(portion.batch, cut, size), (cut.stop - cut.start) * bool(portion.rows), w)
-        for cut, w in zip(cuts, wholes, strict=True)
+        Portion(
+            rows_of(portion.batch, cut, size),
+            (cut.stop - cut.start) if portion.rows else 0,
+            portion.whole * (cut.stop - cut.start) / size,
+        )
+        for cut in cuts
     ]
 
 

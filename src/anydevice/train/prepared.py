@@ -238,9 +238,9 @@ class Prepared:
                 from anydevice.train.sharded import Sharded, shard  # takes a second to import
 
                 shard(self.network, self.loss, self._wanted_optimizer, ranks)
-                self._way = Sharded(ranks, job.network, self.loss, forward)
+                self._way = Sharded(ranks, job.network, self.loss, forward, job.sums)
             else:
-                self._way = Replicated(ranks, job.network, self.loss, forward)
+                self._way = Replicated(ranks, job.network, self.loss, forward, job.sums)
             job.network, job.forward = self._way.wrapped, self._way.forward
             job.gradients = self._gradients()
 

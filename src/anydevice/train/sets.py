@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from anydevice.errors import UsageError
 from anydevice.train.batches import batches_of, tensors_of
@@ -46,7 +47,12 @@ class Sets:
 
     def share(self, ranks: Ranks) -> int:
         """Give each rank its part of every batch from now on; one seed for the order of all."""
-        seed: int = ranks.told(_drawn_seed() if self.seed is None else self.seed)
+        if self.seed is None:
+            train = self.given.get("train")
+            if train and isinstance(train.data, Dataset) and tensors_of(train.data) is None:
+                _drawn_seed()  # which its DataLoader draws before the order is drawn
+            self.seed = _drawn_seed()
+        seed: int = ranks.told(self.seed)
         self.seed, self.ranks = seed, ranks
         self.made.clear()
         return seed

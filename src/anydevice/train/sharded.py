@@ -23,8 +23,10 @@ class Sharded(Together):
 
     is_sharded = True
 
-    def __init__(self, ranks: Ranks, network: Any, loss: object, forward: Forward) -> None:
-        super().__init__(ranks, network, forward)
+    def __init__(
+        self, ranks: Ranks, network: Any, loss: object, forward: Forward, sums: bool
+    ) -> None:
+        super().__init__(ranks, network, forward, sums)
         self.parts = [part for part in (network, loss) if isinstance(part, FSDPModule)]
 
     def averaging(self, last: bool) -> AbstractContextManager[Any]:  # noqa: D102

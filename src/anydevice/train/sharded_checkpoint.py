@@ -5,6 +5,7 @@ They are read by any number of ranks, also by one process that has the whole net
 
 import io
 import pickle
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,9 @@ class Shards:
         alone = self.ranks is None
         group = self.ranks.host if self.ranks else None
         try:
-            load(tensors, storage_reader=reader, process_group=group, no_dist=alone)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "torch.distributed is disabled")  # it is meant so
+                load(tensors, storage_reader=reader, process_group=group, no_dist=alone)
         except CheckpointException as error:
             raise CheckpointError(
                 f"expected the shards of a checkpoint in {path / SHARDS}, got {_causes(error)}: "

@@ -26,7 +26,7 @@ class Portion(NamedTuple):
 
     batch: Any
     rows: int  # that count
-    whole: int  # rows of the batch that the ranks share
+    whole: float  # rows of the batch that the ranks share
 
 
 class Portions:
@@ -65,7 +65,7 @@ class Portions:
             if self.ranks.any(batch is ended):
                 break
             yield batch
-        if batch is not ended or self.ranks.any(batch is not ended):
+        if self.ranks.any(batch is not ended):
             raise UsageError(
                 "expected equally many batches on every rank, got an end on some ranks before "
                 "others: have each rank draw the same batches, of which it gets its slice."
@@ -86,7 +86,8 @@ def portions(
     how: dict[str, Any] = {"batch_size": batch_size, "order": order}
     if isinstance(data, DataLoader) and isinstance(data.sampler, DistributedSampler):
         return Redrawn(batches_of(data, device, **how), data.sampler, epoch), None
-    if isinstance(data, DataLoader) and data.batch_sampler is not None:
+    streams = isinstance(data, DataLoader) and isinstance(data.dataset, IterableDataset)
+    if isinstance(data, DataLoader) and data.batch_sampler is not None and not streams:
         rows = Cut(data.batch_sampler, ranks, seed)
         loader = copy(data)
         vars(loader).update(batch_sampler=rows, _iterator=None)

@@ -213,7 +213,8 @@ class Trial(Prepared):
         if "val" in self.sets.given:
             figures = self._measured(job, self.sets.named("val"))
             record |= {f"val_{name}": figure for name, figure in figures.items()}
-        return {**record, "seconds": perf_counter() - begin}
+        record["seconds"] = perf_counter() - begin
+        return self.ranks.told(record) if self.ranks else record
 
     def _measured(self, job: Job, batches: Iterable[Any]) -> dict[str, float]:
         training = self.metrics.state() if job.batches else None  # asked in the middle of an epoch

@@ -1,0 +1,92 @@
+"""Processes that torchrun starts train as one does, and none waits for one that is gone."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anydevice.virtual import meeting
+
+PROGRAMS = Path(__file__).with_name("rank_programs")
+RANKS = int(os.environ.get("ANYDEVICE_TEST_RANKS", "2"))
+TORCHRUN = ["-m", "torch.distributed.run"]
+
+
+def launched(
+    device: str, program: str, folder: Path, *arguments: str
+) -> tuple[subprocess.CompletedProcess[str], list[Any]]:
+    """The launch, and what each rank reports; None of one that had no time to."""
+    run = [] if device == "cpu" else ["-m", "anydevice", "run", "--gpus", str(RANKS)]
+    torchrun = [*TORCHRUN, "--standalone", "--nproc-per-node", str(RANKS)]
+    reports = folder / "reports"
+    reports.mkdir(exist_ok=True)
+    paths = [reports / f"{rank}.json" for rank in range(RANKS)]
+    for path in paths:
+        path.unlink(missing_ok=True)
+    environment = {**meeting.environment(TORCHRUN), "REPORTS": str(reports), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, *run, *torchrun, str(PROGRAMS / f"{program}.py"), device, *arguments],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    return done, [json.loads(path.read_text()) if path.exists() else None for path in paths]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_ranks_learn_and_measure_what_one_process_does(device: str, tmp_path: Path) -> None:
+    done, reports = launched(device, "learning", tmp_path)
+    assert done.returncode == 0, done.stderr
+    failures = [text for _, failed in reports for text in failed.values()]
+    assert not failures, "\n".join(failures)
+    assert all(checks > 10 for checks, _ in reports)
+
+
+def test_terminated_and_killed_it_ends_with_the_same_bits(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    run = ("cpu", "interrupted", tmp_path, "ddp", str(folder))
+
+    done, reports = launched(*run, "terminated", "10")
+    assert reports == ["SystemExit: 143"] * RANKS, done.stderr
+    newest = max(folder.iterdir())
+    step = json.loads((newest / "state.json").read_text())["state"]["step"]
+    assert step >= 10
+
+    done, reports = launched(*run, "killed", str(step + 12))
+    assert f"going on from {newest} (epoch" in done.stderr
+    assert f"rank 0 stops: rank {RANKS - 1} failed: it ended without a word" in done.stderr
+
+    ends_as_left_alone(*run)
+
+
+def test_shards_that_are_read_again_end_with_the_same_bits(tmp_path: Path) -> None:
+    run = ("cuda", "interrupted", tmp_path, "fsdp", str(tmp_path / "checkpoints"))
+    done, _ = launched(*run, "killed", "22")
+    assert f"rank 0 stops: rank {RANKS - 1} failed: it ended without a word" in done.stderr
+    ends_as_left_alone(*run)
+
+
+def ends_as_left_alone(*run: Any) -> None:
+    done, reports = launched(*run, "left alone", "0")
+    assert done.returncode == 0, done.stderr
+    assert "going on from" in done.stderr
+    resumed, whole = reports[0]
+    assert resumed == whole
+    assert all(report == reports[0] for report in reports)
+
+
+def test_a_rank_that_raises_ends_all_with_its_error(tmp_path: Path) -> None:
+    done, reports = launched(
+        "cuda", "interrupted", tmp_path, "ddp", str(tmp_path / "c"), "raising", "5"
+    )
+    assert done.returncode == 1
+    last = RANKS - 1
+    text = "ValueError: a bad batch"
+    assert reports[last] == text
+    assert f"rank 0 stops: rank {last} failed: {text}; raised in the callback" in done.stderr
+    assert "RankError" in (reports[0] or "RankError")
