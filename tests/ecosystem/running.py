@@ -55,5 +55,6 @@ def _printed(command: list[str], folder: Path) -> str:
         text=True,
         check=False,
     )
-    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
+    said = f"{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
+    assert done.returncode == 0, f"it ended with {done.returncode}\n{said}"
     return done.stdout

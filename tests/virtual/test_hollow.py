@@ -125,6 +125,98 @@ def test_a_size_that_depends_on_values_is_refused_with_the_users_line(line, op, 
     assert f"and aten::{op} needs them at train.py:5: expected" in done.stderr
 
 
+def test_a_weighted_and_smoothed_cross_entropy_of_any_shape_trains():
+    program = """
+import torch.nn.functional as F
+torch.manual_seed(0)
+seen = []
+for shape in ((5,), (4, 5), (2, 5, 3)):
+    for reduction in ("mean", "sum", "none"):
+        x = torch.randn(shape).cuda().requires_grad_()
+        y = torch.randint(5, shape[:1] * (len(shape) > 1) + shape[2:]).cuda()
+        y.view(-1)[0] = 1 if len(shape) == 1 else -100
+        w = torch.rand(5).cuda()
+        loss = F.cross_entropy(x, y, w, reduction=reduction, label_smoothing=0.2)
+        loss.sum().backward()
+        seen.append([list(loss.shape), str(loss.dtype), x.grad.shape == x.shape])
+print(json.dumps(seen))
+"""
+    assert hollow(program) == run("virtual.enable()\n" + program)
+
+
+def test_a_smoothed_cross_entropy_is_the_one_of_pytorch():
+    """The way it goes on hollow GPUs, on GPUs that have values."""
+    for mine, theirs in run("""
+import torch.nn.functional as F
+from anydevice.virtual.surface.hollow import _cross_entropy
+virtual.enable()
+torch.manual_seed(0)
+pytorchs, seen = torch._C._nn.cross_entropy_loss, []
+for shape in ((5,), (4, 5), (2, 5, 3)):
+    for reduction in ("mean", "sum", "none"):
+        x, w = torch.randn(shape).cuda(), torch.rand(5).cuda()
+        y = torch.randint(5, shape[:1] * (len(shape) > 1) + shape[2:]).cuda()
+        y.view(-1)[0] = 1 if len(shape) == 1 else -100
+        both = []
+        for torch._C._nn.cross_entropy_loss in (_cross_entropy(pytorchs), pytorchs):
+            loss = F.cross_entropy(x, y, w, reduction=reduction, label_smoothing=0.2)
+            both.append(loss.flatten().tolist())
+        seen.append(both)
+print(json.dumps(seen))
+"""):
+        assert mine == pytest.approx(theirs, rel=1e-6)
+
+
+def test_sparse_tensors_give_dense_results_whose_shape_is_known():
+    assert hollow("""
+where = torch.zeros(2, 5, dtype=torch.long, device="cuda")
+coo = torch.sparse_coo_tensor(where, torch.ones(5, device="cuda"), (3, 4))
+rows = torch.zeros(4, dtype=torch.long, device="cuda")
+csr = torch.sparse_csr_tensor(rows, where[0], torch.ones(5, device="cuda"), size=(3, 4))
+dense = torch.ones(3, 4, device="cuda")
+right = torch.ones(4, 2, device="cuda", requires_grad=True)
+torch.sparse.mm(coo, right).sum().backward()
+words = torch.nn.Embedding(10, 3, sparse=True, device="cuda")
+optimizer = torch.optim.SGD(words.parameters(), lr=0.1)
+words(rows).sum().backward()
+optimizer.step()
+kept = dense.add_(coo)
+print(json.dumps([list(x.shape) for x in (
+    coo.to_dense(), coo @ right, csr @ right, dense + coo, dense - coo, right.grad)]
+    + [kept is dense]))
+""") == [[3, 4], [3, 2], [3, 2], [3, 4], [3, 4], [4, 2], True]
+
+
+def test_what_goes_by_the_values_of_other_layouts_is_refused_with_op_and_reason():
+    sparse, nested = (
+        "since the indices of a sparse tensor are values, too",
+        "use layout=torch.jagged",
+    )
+    expected = {
+        "coo.coalesce()": ("aten::_coalesce", sparse),
+        "coo @ coo.t()": ("aten::mm", sparse),
+        "csr.to_sparse_csc()": ("aten::_to_sparse_csc", sparse),
+        "nested + nested": ("aten::add", nested),
+        "nested.cpu()": ("aten::_to_copy", nested),
+    }
+    said = hollow(f"""
+where = torch.zeros(2, 5, dtype=torch.long, device="cuda")
+coo = torch.sparse_coo_tensor(where, torch.ones(5, device="cuda"), (3, 4))
+csr = torch.sparse_csr_tensor(where[0, :4], where[0], torch.ones(5, device="cuda"), size=(3, 4))
+nested = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)], device="cuda")
+said = dict()
+for line in {list(expected)}:
+    try:
+        eval(line)
+    except NotImplementedError as error:
+        said[line] = str(error)
+print(json.dumps(said))
+""")
+    for line, (op, reason) in expected.items():
+        assert op in said[line]
+        assert reason in said[line]
+
+
 TRAIN = """
 import sys
 import torch.nn.functional as F

@@ -294,3 +294,49 @@ print(json.dumps(resident() - before))
 """
     on_cpu, on_gpu = (run(program.format(device=device)) for device in ("cpu", "cuda"))
     assert on_gpu <= 1.05 * on_cpu
+
+
+def test_what_the_host_does_not_have_is_out_of_memory_that_a_program_can_catch():
+    """Linux would hand it out, and end the process that writes to it."""
+    caught, allocated, after, refused = run("""
+virtual.enable(memory="100TB")
+def figure(name):
+    lines = open("/proc/meminfo").read().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(name + ":"))
+caught = []
+for size in (figure("MemTotal") + figure("SwapTotal") - (1 << 20), 90 << 40):
+    try:
+        torch.empty(size, dtype=torch.uint8, device="cuda")
+    except torch.OutOfMemoryError as error:
+        caught.append(str(error))
+allocated = torch.cuda.memory_allocated()
+try:
+    torch.empty(200 << 40, dtype=torch.uint8, device="cuda")
+except torch.OutOfMemoryError as error:
+    refused = str(error)
+print(json.dumps([caught, allocated, torch.ones(3, device="cuda").sum().item(), refused]))
+""")
+    assert len(caught) == 2
+    for sentence in caught:
+        assert sentence.startswith(
+            "CUDA out of memory: a virtual GPU's memory is the host's, which"
+        )
+    assert "90.00 TiB" in caught[1] or "92160.00 GiB" in caught[1]
+    assert (allocated, after) == (0, 3)
+    assert "GPU 0 has a total capacity of" in refused
+
+
+@pytest.mark.parametrize("settings", ["backround:native", "max_split_size_mb:1"])
+def test_settings_that_pytorch_does_not_know_are_a_sentence(settings):
+    said = run(
+        """
+import anydevice as ad
+try:
+    virtual.enable()
+except ad.UsageError as error:
+    print(json.dumps([str(error), torch.cuda.is_available()]))
+""",
+        PYTORCH_CUDA_ALLOC_CONF=settings,
+    )
+    assert f"that PyTorch knows, got PYTORCH_CUDA_ALLOC_CONF={settings}: " in said[0]
+    assert said[1] is False

@@ -1,11 +1,15 @@
 """The native library as Python calls it: loaded once, its functions' types declared."""
 
 import ctypes
+import os
 import threading
 from collections.abc import Callable
 from functools import cache
 
+from anydevice.errors import UsageError
 from anydevice.virtual import build
+
+SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")  # of the allocator
 
 
 class Gpu(ctypes.Structure):
@@ -22,13 +26,30 @@ class Gpu(ctypes.Structure):
 MOST_GPUS = 16  # max_gpus there
 
 TEXT = (
-    "anydevice_enable",
-    "anydevice_touch",
-    "anydevice_set_current_device",
     "anydevice_memory_stat_names",
     "anydevice_memory_snapshot",
     "anydevice_memory_private_pools",
+)
+ERRORS = (  # what they return; it is raised
+    "anydevice_enable",
+    "anydevice_disable",
+    "anydevice_touch",
+    "anydevice_set_current_device",
     "anydevice_synchronize",
+    "anydevice_memory_stats",
+    "anydevice_memory_empty_cache",
+    "anydevice_memory_info",
+    "anydevice_memory_retain_pool",
+    "anydevice_memory_release_pool",
+    "anydevice_memory_reset_peak",
+    "anydevice_memory_reset_accumulated",
+    "anydevice_memory_set_capacity",
+    "anydevice_memory_set_fraction",
+    "anydevice_memory_tell_history",
+    "anydevice_pinned_stats",
+    "anydevice_pinned_reset_peak",
+    "anydevice_pinned_reset_accumulated",
+    "anydevice_pinned_empty_cache",
 )
 NUMBERS = (
     "anydevice_current_stream",
@@ -44,6 +65,9 @@ def library() -> ctypes.CDLL:
     loaded = ctypes.CDLL(str(build.library()))
     for name in TEXT:
         getattr(loaded, name).restype = ctypes.c_char_p
+    for name in ERRORS:
+        getattr(loaded, name).restype = ctypes.c_char_p
+        getattr(loaded, name).errcheck = _check
     for name in NUMBERS:
         getattr(loaded, name).restype = ctypes.c_int64
     loaded.anydevice_allocator.restype = ctypes.c_void_p
@@ -60,7 +84,13 @@ def start_afresh(gpus: int, memory: int) -> None:
     native = library()
     native.anydevice_memory_empty_cache(0, 0)
     for device in range(gpus):
-        native.anydevice_memory_set_capacity(device, memory, 0)
+        try:
+            native.anydevice_memory_set_capacity(device, memory, 0)
+        except RuntimeError as error:  # PyTorch's parser reads the settings at the first call
+            given = [f"{name}={os.environ[name]}" for name in SETTINGS if name in os.environ]
+            raise UsageError(
+                f"expected allocator settings that PyTorch knows, got {' '.join(given)}: {error}"
+            ) from error
         native.anydevice_memory_reset_peak(device)
         native.anydevice_memory_reset_accumulated(device)
 
@@ -83,7 +113,7 @@ def refuse_absent(device: int) -> int:
     return device
 
 
-def check(error: bytes | None) -> None:
+def _check(error: bytes | None, function: object, arguments: tuple[object, ...]) -> None:
     """Raises what a native function reports."""
     if error is None:
         return

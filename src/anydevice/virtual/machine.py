@@ -92,7 +92,7 @@ def begin(wanted: Machine) -> None:
     _machine = wanted
     try:
         enable_native = core.library().anydevice_enable
-        core.check(enable_native(wanted.gpus, int(wanted.hollow), specification, listed))
+        enable_native(wanted.gpus, int(wanted.hollow), specification, listed)
         core.start_afresh(wanted.gpus, wanted.gpu.memory)
         surface.show_names(wanted.gpus, wanted.gpu)
     except BaseException:

@@ -1,6 +1,6 @@
 // What Python calls: plain C functions through ctypes (errors as text, null: done), and as ops what
 // takes or returns torch's own types.
-#include "anydevice.h"
+#include "c_api.h"
 
 #include <pthread.h>
 #include <torch/csrc/autograd/engine.h>
@@ -10,20 +10,6 @@
 
 namespace anydevice {
 namespace {
-
-template <typename Work>
-const char* attempt(Work work) {
-  static thread_local std::string error;
-  try {
-    work();
-    return nullptr;
-  } catch (const c10::Error& raised) {
-    error = raised.what_without_backtrace();
-  } catch (const std::exception& raised) {
-    error = raised.what();
-  }
-  return error.c_str();
-}
 
 // From here on a forked child may not use the GPUs, as CUDA's own context does not survive a fork.
 void touch() {
@@ -75,12 +61,14 @@ ANYDEVICE_API const char* anydevice_enable(
 }
 
 // Kernels that stay bring home the tensors that are left behind, and refuse all else.
-ANYDEVICE_API void anydevice_disable(int keep_kernels) {
-  if (!keep_kernels) {
-    anydevice::unregister_kernels();
-  }
-  anydevice::remove_hooks();
-  machine.gpus = machine.generation = 0;
+ANYDEVICE_API const char* anydevice_disable(int keep_kernels) {
+  return attempt([&] {
+    if (!keep_kernels) {
+      anydevice::unregister_kernels();
+    }
+    anydevice::remove_hooks();
+    machine.gpus = machine.generation = 0;
+  });
 }
 
 // From now on this process sees these of its GPUs, in this order: its ordinals count them. All are of

@@ -1,6 +1,7 @@
 // The common kernel: CUDA tensors in, their aliases to the CPU's kernel, CUDA tensors out.
 // It runs for nearly every op of a program, so it allocates only the aliases themselves.
 #include "alias.h"
+#include "hollow.h"
 #include "signature.h"
 
 #include <mutex>
@@ -121,23 +122,6 @@ void to_device(const Signature& signature, DeviceIndex device, Stack& stack, Ali
   }
 }
 
-// Leaves an op's result on the stack where it can be told without values: no, to a question; a write
-// through a mask, which changes no shape; and no complaint. Throws for others.
-void answer_hollow(const Signature& signature, const c10::FunctionSchema& schema, Stack& stack) {
-  const bool question =
-      signature.returns == 1 && schema.returns()[0].type()->kind() == c10::TypeKind::BoolType;
-  const bool masked_write = signature.writes && signature.synchronises == Synchronises::with_mask;
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      question || masked_write || signature.returns == 0,
-      "a hollow GPU has shapes but no values, and ", signature.op, " needs them", user_line(),
-      ": expected an op whose result has a size that can be told beforehand; run this on a virtual GPU "
-      "that is not hollow.");
-  torch::jit::drop(stack, signature.arguments - (masked_write ? 1 : 0));
-  if (question) {
-    torch::jit::push(stack, false);
-  }
-}
-
 // Composite kernels below us call ops on aliases: no autograd for them, and not the CPU's autocast.
 const auto keys_above = c10::autograd_dispatch_keyset_with_ADInplaceOrView |
     DispatchKeySet(DispatchKey::AutocastCPU);
@@ -196,6 +180,9 @@ class CommonKernel final : public c10::OperatorKernel {
     if (signature.writes) {
       aliases.carry_back();
     }
+    if (C10_UNLIKELY(machine.hollow)) {
+      refuse_hollow_results(signature, *stack);
+    }
     if (device >= 0) {
       to_device(signature, device, *stack, aliases);
     }
@@ -204,18 +191,33 @@ class CommonKernel final : public c10::OperatorKernel {
  private:
   void compute(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
     const c10::impl::ExcludeDispatchKeyGuard below(keys_above);
+    if (C10_UNLIKELY(machine.hollow)) {
+      return compute_hollow(op, keys, stack);
+    }
+    call(op, keys, stack);
+  }
+
+  void call(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+    if (target_.isValid()) {
+      target_.callBoxed(op, keys, stack);
+    } else {
+      op.redispatchBoxed(keys_, stack);
+    }
+  }
+
+  void compute_hollow(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+    const auto& signature = signature_of(op);
+    if (answer_by_shapes(signature, *stack)) {
+      return;
+    }
     const auto arguments_and_below = stack->size();
     try {
-      if (target_.isValid()) {
-        target_.callBoxed(op, keys, stack);
-      } else {
-        op.redispatchBoxed(keys_, stack);
-      }
-    } catch (const c10::NotImplementedError&) {
-      if (!machine.hollow || stack->size() != arguments_and_below) {
+      call(op, keys, stack);
+    } catch (const c10::Error& error) {
+      if (!wants_values(error) || stack->size() != arguments_and_below) {
         throw;
       }
-      answer_hollow(signature_of(op), op.schema(), *stack);
+      answer_hollow(signature, op.schema(), *stack);
     }
   }
 

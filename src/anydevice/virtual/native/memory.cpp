@@ -2,6 +2,7 @@
 // whether it has the memory; the bytes themselves are plain host memory (none when hollow).
 #include "memory.h"
 #include "blocks.h"
+#include "c_api.h"
 #include "slab.h"
 
 #include <c10/core/AllocatorConfig.h>
@@ -258,11 +259,14 @@ ANYDEVICE_API void anydevice_memory_count(int counted) { uncounted = counted == 
 ANYDEVICE_API int anydevice_memory_is_caching() { return caching; }
 ANYDEVICE_API void anydevice_memory_set_caching(int on) { caching = on != 0; }
 
-ANYDEVICE_API void anydevice_memory_tell_history(void (*tell)(int device, const Trace* trace)) {
-  for (DeviceIndex device = 0; device < machine.gpus; ++device) {
-    of(device).set_tracing(tell != nullptr);
-  }
-  historian = tell;
+ANYDEVICE_API const char* anydevice_memory_tell_history(
+    void (*tell)(int device, const Trace* trace)) {
+  return attempt([&] {
+    for (DeviceIndex device = 0; device < machine.gpus; ++device) {
+      of(device).set_tracing(tell != nullptr);
+    }
+    historian = tell;
+  });
 }
 
 }  // namespace memory

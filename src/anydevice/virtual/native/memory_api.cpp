@@ -1,5 +1,6 @@
 // What torch.cuda.memory's Python side needs of the allocator, as plain C functions. `device` must
 // be a device that there is.
+#include "c_api.h"
 #include "memory.h"
 
 #include <sstream>
@@ -33,25 +34,27 @@ ANYDEVICE_API const char* anydevice_memory_stat_names() {
   return names.c_str();
 }
 
-ANYDEVICE_API void anydevice_memory_stats(int device, int64_t* out) {
-  auto stats = of(static_cast<DeviceIndex>(device)).statistics();
-  for (int64_t figure :
-       {stats.num_alloc_retries, stats.num_ooms, stats.max_split_size, stats.num_sync_all_streams,
-        stats.num_device_alloc, stats.num_device_free, int64_t{0}}) {
-    *out++ = figure;
-  }
-  const auto four = [&](const Stat& stat) {
-    for (int64_t figure : {stat.current, stat.peak, stat.allocated, stat.freed}) {
+ANYDEVICE_API const char* anydevice_memory_stats(int device, int64_t* out) {
+  return attempt([&] {
+    auto stats = of(static_cast<DeviceIndex>(device)).statistics();
+    for (int64_t figure :
+         {stats.num_alloc_retries, stats.num_ooms, stats.max_split_size, stats.num_sync_all_streams,
+          stats.num_device_alloc, stats.num_device_free, int64_t{0}}) {
       *out++ = figure;
     }
-  };
-  for (const auto* by_pool : stats.by_pool()) {
-    for (const auto& stat : *by_pool) {
-      four(stat);
+    const auto four = [&](const Stat& stat) {
+      for (int64_t figure : {stat.current, stat.peak, stat.allocated, stat.freed}) {
+        *out++ = figure;
+      }
+    };
+    for (const auto* by_pool : stats.by_pool()) {
+      for (const auto& stat : *by_pool) {
+        four(stat);
+      }
     }
-  }
-  four(stats.oversize_allocations);
-  four(stats.oversize_segments);
+    four(stats.oversize_allocations);
+    four(stats.oversize_segments);
+  });
 }
 
 // The segments of a device as JSON, with the keys of torch.cuda.memory_snapshot(); of the pool
@@ -91,18 +94,22 @@ ANYDEVICE_API const char* anydevice_memory_snapshot(int device, int64_t first, i
 }
 
 // Of the pool {0, 0}: what is cached in all pools that nobody uses.
-ANYDEVICE_API void anydevice_memory_empty_cache(int64_t first, int64_t second) {
-  allocator()->emptyCache({static_cast<uint64_t>(first), static_cast<uint64_t>(second)});
+ANYDEVICE_API const char* anydevice_memory_empty_cache(int64_t first, int64_t second) {
+  return attempt([&] {
+    allocator()->emptyCache({static_cast<uint64_t>(first), static_cast<uint64_t>(second)});
+  });
 }
 
-ANYDEVICE_API void anydevice_memory_retain_pool(
+ANYDEVICE_API const char* anydevice_memory_retain_pool(
     int device, int64_t first, int64_t second, int no_split, int use_on_oom) {
-  of(static_cast<DeviceIndex>(device))
-      .retain_pool({first, second}, {no_split != 0, use_on_oom != 0});
+  return attempt([&] {
+    of(static_cast<DeviceIndex>(device))
+        .retain_pool({first, second}, {no_split != 0, use_on_oom != 0});
+  });
 }
 
-ANYDEVICE_API void anydevice_memory_release_pool(int device, int64_t first, int64_t second) {
-  of(static_cast<DeviceIndex>(device)).release_pool({first, second});
+ANYDEVICE_API const char* anydevice_memory_release_pool(int device, int64_t first, int64_t second) {
+  return attempt([&] { of(static_cast<DeviceIndex>(device)).release_pool({first, second}); });
 }
 
 ANYDEVICE_API int anydevice_memory_pool_uses(int device, int64_t first, int64_t second) {
@@ -127,8 +134,8 @@ ANYDEVICE_API const char* anydevice_memory_private_pools(int device) {
   return text.c_str();
 }
 
-ANYDEVICE_API void anydevice_memory_reset_peak(int device) {
-  of(static_cast<DeviceIndex>(device)).reset_peak();
+ANYDEVICE_API const char* anydevice_memory_reset_peak(int device) {
+  return attempt([&] { of(static_cast<DeviceIndex>(device)).reset_peak(); });
 }
 
 // Most bytes that were ever allocated at a time, on a device that need not be there any more.
@@ -143,18 +150,20 @@ ANYDEVICE_API int64_t anydevice_memory_blocks(int device) {
   return model == nullptr ? 0 : model->statistics().allocation[0].current;
 }
 
-ANYDEVICE_API void anydevice_memory_reset_accumulated(int device) {
-  of(static_cast<DeviceIndex>(device)).reset_accumulated();
+ANYDEVICE_API const char* anydevice_memory_reset_accumulated(int device) {
+  return attempt([&] { of(static_cast<DeviceIndex>(device)).reset_accumulated(); });
 }
 
-ANYDEVICE_API void anydevice_memory_info(int device, int64_t* free, int64_t* total) {
-  const auto [free_bytes, total_bytes] = of(static_cast<DeviceIndex>(device)).free_and_total();
-  *free = static_cast<int64_t>(free_bytes);
-  *total = static_cast<int64_t>(total_bytes);
+ANYDEVICE_API const char* anydevice_memory_info(int device, int64_t* free, int64_t* total) {
+  return attempt([&] {
+    const auto [free_bytes, total_bytes] = of(static_cast<DeviceIndex>(device)).free_and_total();
+    *free = static_cast<int64_t>(free_bytes);
+    *total = static_cast<int64_t>(total_bytes);
+  });
 }
 
-ANYDEVICE_API void anydevice_memory_set_fraction(int device, double fraction) {
-  of(static_cast<DeviceIndex>(device)).set_memory_fraction(fraction);
+ANYDEVICE_API const char* anydevice_memory_set_fraction(int device, double fraction) {
+  return attempt([&] { of(static_cast<DeviceIndex>(device)).set_memory_fraction(fraction); });
 }
 
 ANYDEVICE_API double anydevice_memory_fraction(int device) {
@@ -162,8 +171,8 @@ ANYDEVICE_API double anydevice_memory_fraction(int device) {
 }
 
 // `outside` is what does not pass through this allocator: the context, library workspaces.
-ANYDEVICE_API void anydevice_memory_set_capacity(int device, int64_t total, int64_t outside) {
-  of(static_cast<DeviceIndex>(device)).set_capacity(total, outside);
+ANYDEVICE_API const char* anydevice_memory_set_capacity(int device, int64_t total, int64_t outside) {
+  return attempt([&] { of(static_cast<DeviceIndex>(device)).set_capacity(total, outside); });
 }
 
 }  // namespace anydevice::memory

@@ -1,6 +1,6 @@
 // Host memory that remembers being pinned, counted as PyTorch's CachingHostAllocator counts it. Nothing
 // is locked and nothing kept: only the answers to is_pinned() and host_memory_stats() matter.
-#include "anydevice.h"
+#include "c_api.h"
 
 #include <ATen/core/CachingHostAllocator.h>
 #include <c10/core/CPUAllocator.h>
@@ -141,18 +141,26 @@ void install_pinned_allocator() { at::setHostAllocator(c10::kCUDA, &pinned(), /*
 ANYDEVICE_API void* anydevice_pinned_allocator() { return pinned_allocator(); }
 
 // current, peak, allocated and freed of the blocks, their bytes, the requests and their bytes.
-ANYDEVICE_API void anydevice_pinned_stats(int64_t* out) {
-  const auto stats = pinned().get_stats();
-  for (const auto& stat :
-       {stats.allocations, stats.allocated_bytes, stats.active_requests, stats.active_bytes}) {
-    for (int64_t figure : {stat.current, stat.peak, stat.allocated, stat.freed}) {
-      *out++ = figure;
+ANYDEVICE_API const char* anydevice_pinned_stats(int64_t* out) {
+  return attempt([&] {
+    const auto stats = pinned().get_stats();
+    for (const auto& stat :
+         {stats.allocations, stats.allocated_bytes, stats.active_requests, stats.active_bytes}) {
+      for (int64_t figure : {stat.current, stat.peak, stat.allocated, stat.freed}) {
+        *out++ = figure;
+      }
     }
-  }
+  });
 }
 
-ANYDEVICE_API void anydevice_pinned_reset_peak() { pinned().reset_peak_stats(); }
-ANYDEVICE_API void anydevice_pinned_reset_accumulated() { pinned().reset_accumulated_stats(); }
-ANYDEVICE_API void anydevice_pinned_empty_cache() { pinned().empty_cache(); }
+ANYDEVICE_API const char* anydevice_pinned_reset_peak() {
+  return attempt([&] { pinned().reset_peak_stats(); });
+}
+ANYDEVICE_API const char* anydevice_pinned_reset_accumulated() {
+  return attempt([&] { pinned().reset_accumulated_stats(); });
+}
+ANYDEVICE_API const char* anydevice_pinned_empty_cache() {
+  return attempt([&] { pinned().empty_cache(); });
+}
 
 }  // namespace anydevice

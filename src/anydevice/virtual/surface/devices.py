@@ -55,7 +55,7 @@ def names(gpus: int, gpu: Card) -> dict[str, Any]:
     _visible = visible = Visible(gpus)
 
     def initialise() -> None:
-        core.check(library.anydevice_touch())
+        library.anydevice_touch()
         if not (seen := visible.for_good()):
             raise RuntimeError("No CUDA GPUs are available")
         torch.cuda.default_generators = tuple(
@@ -65,12 +65,14 @@ def names(gpus: int, gpu: Card) -> dict[str, Any]:
         cuda._get_device_properties = [_properties(gpu, device) for device in seen].__getitem__
 
     def count() -> int:
+        if library.anydevice_forked():
+            return 0
         library.anydevice_touch()
-        return 0 if library.anydevice_forked() else len(visible.for_good())
+        return len(visible.for_good())
 
     def set_device(device: int) -> None:
         if device >= 0:
-            core.check(library.anydevice_set_current_device(device))
+            library.anydevice_set_current_device(device)
 
     def exchange(device: int) -> int:
         if device < 0:

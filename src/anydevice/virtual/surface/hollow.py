@@ -30,7 +30,40 @@ def attributes() -> Iterator[tuple[Any, str, Any]]:
     yield torch._tensor_str, "_str", without_values
     yield torch, "save", _saving(torch.save)
     yield torch.serialization, "save", torch.save
+    yield torch._C._nn, "cross_entropy_loss", _cross_entropy(torch._C._nn.cross_entropy_loss)
     yield from distributed.without_values()
+
+
+def _cross_entropy(loss: Any) -> Any:
+    """With weights and smoothing PyTorch selects the targets that count: nobody knows how many."""
+
+    def cross_entropy_loss(
+        input: torch.Tensor,
+        target: torch.Tensor,
+        weight: torch.Tensor | None = None,
+        reduction: int = 1,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+    ) -> Any:
+        of_classes = input.shape == target.shape  # probabilities, of which all count
+        if weight is None or of_classes or not input.is_cuda or not 0 < label_smoothing <= 1:
+            return loss(input, target, weight, reduction, ignore_index, label_smoothing)
+        classes = int(input.dim() > 1)
+        likely = torch.log_softmax(input, classes)
+        nll_loss: Any = torch._C._nn.nll_loss_nd
+        plain = nll_loss(likely, target, weight, reduction, ignore_index)
+        shape = [-1 if dim == classes else 1 for dim in range(input.dim())]
+        smooth = -(likely * weight.view(shape)).sum(classes)
+        ignored = target == ignore_index
+        smooth = smooth.masked_fill(ignored, 0)
+        if reduction == 1:
+            counted = weight.gather(0, target.masked_fill(ignored, 0).flatten())
+            smooth = smooth.sum() / counted.masked_fill(ignored.flatten(), 0).sum()
+        elif reduction == 2:
+            smooth = smooth.sum()
+        return label_smoothing / input.shape[classes] * smooth + (1 - label_smoothing) * plain
+
+    return cross_entropy_loss
 
 
 def _saving(save: Any) -> Any:

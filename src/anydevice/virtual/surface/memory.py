@@ -13,7 +13,6 @@ from anydevice.notices import say_once
 from anydevice.virtual import core
 from anydevice.virtual.surface import history
 
-SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 POOLS = ("all", "small_pool", "large_pool")
 FIGURES = ("current", "peak", "allocated", "freed")
 PINNED = ("allocations", "allocated_bytes", "active_requests", "active_bytes")
@@ -27,7 +26,7 @@ def names() -> dict[str, Any]:
     """What torch._C calls them."""
     library = core.library()
     library.anydevice_memory_set_caching("PYTORCH_NO_CUDA_MEMORY_CACHING" not in os.environ)
-    if any("cudaMallocAsync" in os.environ.get(name, "") for name in SETTINGS):
+    if any("cudaMallocAsync" in os.environ.get(name, "") for name in core.SETTINGS):
         say_once("Virtual GPUs have PyTorch's own allocator: backend:cudaMallocAsync is left out.")
 
     def empty_cache(pool: tuple[int, int] = (0, 0)) -> None:

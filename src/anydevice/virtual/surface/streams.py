@@ -165,7 +165,7 @@ def names() -> dict[str, Any]:
         return (stream, device, _cuda_type())
 
     def set_stream(stream_id: int, device_index: int, device_type: int) -> None:
-        core.check(library.anydevice_set_current_device(device_index))
+        library.anydevice_set_current_device(device_index)
         library.anydevice_set_current_stream(device_index, stream_id)
 
     def current_stream(device: int) -> int:
@@ -191,7 +191,7 @@ def names() -> dict[str, Any]:
 
 
 def _wait(call: bytes, device: int) -> None:
-    core.check(core.library().anydevice_synchronize(call, device))
+    core.library().anydevice_synchronize(call, device)
 
 
 def cuda_error(code: int, text: str, name: str) -> Exception:
