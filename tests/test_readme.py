@@ -51,7 +51,7 @@ def test_make_demo_runs_and_is_quick_the_second_time() -> None:
     assert first.returncode == done.returncode == 0
     assert "pip install" not in done.stdout
     assert "PyTorch" in done.stdout
-    assert "12 of them done before" in done.stdout
+    assert "The 12 runs in build/demo are done" in done.stdout
     assert (ROOT / "build" / "demo" / "report.html").read_text().startswith("<!doctype html>")
 
 

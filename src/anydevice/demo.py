@@ -43,6 +43,8 @@ def demo(folder: Path) -> None:
         lr=[0.005], batch_size=[50, 200, 1000], num_workers=[0, 1], device=["cuda", "cpu"]
     )
     sweep = ad.Sweep(experiment, runs)
+    if not sweep.left(folder):
+        print(f"The {len(runs)} runs in {folder} are done; remove it to see them done again.")
     show(sweep.run(folder).table())
     print(f"The report, with curves and durations: {report(folder)}")
     print(f"The program, 20 lines: {Path(__file__)}")
