@@ -285,8 +285,8 @@ def test_ten_thousand_runs_are_a_page_of_less_than_five_megabytes(
     path = write_page(tmp_path / "page.html", records)
     assert path.stat().st_size < 5_000_000
     browser.open(path)
-    assert browser.texts("#shown") == ["10 000 runs"]
-    assert "of 10 000 runs are drawn" in browser.texts("#parallel .note")[0]
+    assert browser.texts("#shown") == ["10,000 runs"]
+    assert "of 10,000 runs are drawn" in browser.texts("#parallel .note")[0]
     best = max(range(len(records)), key=lambda i: records[i].last["val_accuracy"])
     assert browser.texts(f"{ROWS}:first-child td:first-child button") == [str(best + 1)]
     drawn = browser.run(

@@ -7,6 +7,7 @@ from hashlib import sha256
 from html import escape
 from importlib.resources import files
 
+SCRIPTS = ("draw.js", "chart.js")
 _PAGE = """<!doctype html>
 <html lang="en">
 <head>
@@ -39,9 +40,9 @@ def page(
 ) -> bytes:
     """A whole page as UTF-8. Users' texts are safe in `title` and `data`, and belong nowhere else.
 
-    The scripts follow `draw.js` in one module, and read `data` with its `embedded()`.
+    The scripts follow those of all pages in one module, and read `data` with `embedded()`.
     """
-    script = "\n".join([resource("anydevice.pages", "draw.js"), *scripts])
+    script = "\n".join([*(resource("anydevice.pages", name) for name in SCRIPTS), *scripts])
     text = _PAGE.format(
         policy=_policy(script),
         title=escape(title),

@@ -2,13 +2,32 @@
 
 const spreadOver = usualParameter();
 const spreads = [
-  { id: "durations", values: epochTimes, format: duration, scale: (high, span) => linear([0, high], span, 4), axis: "epoch duration", over: spreadOver, nothing: "No run shown has a duration." },
-  { id: "memory", values: column("peak"), format: bytes, scale: binary, axis: "peak memory", over: spreadOver, nothing: "No run shown has a peak of memory." },
+  {
+    id: "durations",
+    values: epochTimes,
+    format: duration,
+    scale: (high, span) => linear([0, high], span, 4),
+    axis: "epoch duration",
+    over: spreadOver,
+    nothing: "No run shown has a duration.",
+  },
+  {
+    id: "memory",
+    values: column("peak"),
+    format: bytes,
+    scale: binary,
+    axis: "peak memory",
+    over: spreadOver,
+    nothing: "No run shown has a peak of memory.",
+  },
 ];
 
 function update() {
   const runs = visibleRuns();
-  byId("shown").textContent = runs.length === keys.length ? counted(keys.length, "run") : `${grouped(String(runs.length))} of ${counted(keys.length, "run")}`;
+  byId("shown").textContent =
+    runs.length === keys.length
+      ? counted(keys.length, "run")
+      : `${grouped(runs.length)} of ${counted(keys.length, "run")}`;
   hideTip();
   drawCurves(runs);
   showSpreads();
@@ -19,7 +38,8 @@ function update() {
 
 /** Shows the cards that there is something for; one without its neighbour takes the whole width. */
 function showSpreads() {
-  const measured = (spread) => spread.over && spread.values.filter((value) => typeof value === "number").length > 1;
+  const measured = (spread) =>
+    spread.over && spread.values.filter((value) => typeof value === "number").length > 1;
   for (const spread of spreads) byId(spread.id).hidden = !measured(spread);
   for (const spread of spreads) byId(spread.id).classList.toggle("half", spreads.every(measured));
 }
@@ -30,36 +50,63 @@ function select(run) {
 }
 
 function fill(list, options, chosen, changed) {
-  list.replaceChildren(...options.map(([value, text]) => element("option", { value, selected: value === chosen }, clipped(text, 40))));
+  list.replaceChildren(
+    ...options.map(([value, text]) =>
+      element("option", { value, selected: value === chosen }, clipped(text, 40)),
+    ),
+  );
   list.addEventListener("change", () => changed(list.value));
 }
 
 function setUpChoices() {
   const names = [...figures.keys()];
   const withTime = [...names.map((name) => [name, name]), ["seconds", "epoch duration"]];
-  fill(byId("figure"), withTime, view.figure, (name) => { view.figure = name; logarithmicFigures = null; update(); });
-  fill(byId("result"), names.map((name) => [name, `${name}, ${higher.get(name) ? "highest" : "lowest"} is best`]), view.result, (name) => {
-    view.result = name;
-    view.brushes.clear();
-    drawTiles();
+  fill(byId("figure"), withTime, view.figure, (name) => {
+    view.figure = name;
+    logarithmicFigures = null;
     update();
   });
+  fill(
+    byId("result"),
+    names.map((name) => [name, `${name}, ${higher.get(name) ? "highest" : "lowest"} is best`]),
+    view.result,
+    (name) => {
+      view.result = name;
+      view.brushes.clear();
+      drawTiles();
+      update();
+    },
+  );
   byId("result-label").hidden = names.length < 2;
   const colours = [["", "device"], ...varying.map((each) => [each.name, each.name])];
   // A device should change how long a run takes, not what it learns.
   view.colour = (varying.find((each) => each.name !== "device") ?? varying[0])?.name ?? "";
-  fill(byId("colour"), colours, view.colour, (name) => { view.colour = name; update(); });
+  fill(byId("colour"), colours, view.colour, (name) => {
+    view.colour = name;
+    update();
+  });
   byId("colour").closest("label").hidden = colours.length < 2;
-  byId("log").addEventListener("change", (event) => { logarithmicFigures = event.target.checked; update(); });
+  byId("log").addEventListener("change", (event) => {
+    logarithmicFigures = event.target.checked;
+    update();
+  });
   for (const spread of spreads) {
     const list = byId(spread.id).querySelector("select");
-    fill(list, varying.map((each) => [each.name, each.name]), spread.over?.name, (name) => {
-      spread.over = parameters.find((each) => each.name === name);
-      update();
-    });
+    fill(
+      list,
+      varying.map((each) => [each.name, each.name]),
+      spread.over?.name,
+      (name) => {
+        spread.over = parameters.find((each) => each.name === name);
+        update();
+      },
+    );
     list.closest("label").hidden = varying.length < 2;
   }
-  byId("unbrush").addEventListener("click", () => { view.brushes.clear(); update(); });
+  byId("unbrush").addEventListener("click", () => {
+    view.brushes.clear();
+    update();
+  });
 }
 
 function setUpFilter() {
@@ -74,11 +121,31 @@ function setUpFilter() {
     if (keys.length < 500) find();
     else waiting = setTimeout(find, 150); // many runs: not at every letter
   });
-  byId("groups").replaceChildren(...varying.filter((each) => each.distinct.length <= 6).slice(0, 6).map((each) =>
-    element("fieldset", {}, element("legend", {}, clipped(each.name, 24)), each.distinct.map((value) => {
-      const button = element("button", { type: "button", class: "control", "aria-pressed": "false", onclick: () => pick(each.name, value, button) }, plain(value));
-      return button;
-    }))));
+  byId("groups").replaceChildren(
+    ...varying
+      .filter((each) => each.distinct.length <= 6)
+      .slice(0, 6)
+      .map((each) =>
+        element(
+          "fieldset",
+          {},
+          element("legend", {}, clipped(each.name, 24)),
+          each.distinct.map((value) => {
+            const button = element(
+              "button",
+              {
+                type: "button",
+                class: "control",
+                "aria-pressed": "false",
+                onclick: () => pick(each.name, value, button),
+              },
+              plain(value),
+            );
+            return button;
+          }),
+        ),
+      ),
+  );
 }
 
 function pick(name, value, button) {

@@ -70,21 +70,36 @@ function bestByDevice() {
 // The filter: words that must all be found, and comparisons such as lr<0.1 or device=cpu. ---------
 
 const texts = everyRun.map((run) =>
-  [runName(run), states[run], devices[run], ...parameters.map((each) => `${each.name}=${plain(each.values[run])}`)]
-    .join("\n").toLowerCase());
+  [
+    runName(run),
+    states[run],
+    devices[run],
+    ...parameters.map((each) => `${each.name}=${plain(each.values[run])}`),
+  ]
+    .join("\n")
+    .toLowerCase(),
+);
 
 const COMPARED = new Map([
-  ["run", everyRun.map((run) => run + 1)], ["state", states], ["device", devices],
-  ["seconds", epochTimes], ...figures, ...parameters.map((each) => [each.name, each.values]),
+  ["run", everyRun.map((run) => run + 1)],
+  ["state", states],
+  ["device", devices],
+  ["seconds", epochTimes],
+  ...figures,
+  ...parameters.map((each) => [each.name, each.values]),
 ]);
 
 function termOf(word) {
   const [, name, sign, wanted] = /^(.+?)(<=|>=|!=|=|<|>)(.*)$/s.exec(word) ?? [];
-  const values = COMPARED.get(name) ?? COMPARED.get([...COMPARED.keys()].find((key) => key.toLowerCase() === name));
+  const values =
+    COMPARED.get(name) ??
+    COMPARED.get([...COMPARED.keys()].find((key) => key.toLowerCase() === name));
   if (!values || wanted === "") return (run) => texts[run].includes(word.toLowerCase());
   const asNumber = Number(wanted);
   const same = (value) =>
-    typeof value === "number" ? value === asNumber : String(value).toLowerCase() === wanted.toLowerCase();
+    typeof value === "number"
+      ? value === asNumber
+      : String(value).toLowerCase() === wanted.toLowerCase();
   return {
     "=": (run) => same(values[run]),
     "!=": (run) => !same(values[run]),
@@ -105,41 +120,61 @@ function visibleRuns() {
   return everyRun.filter((run) => tests.every((test) => test(run)));
 }
 
-/** At most so many: half of them the best, the rest evenly from the others; a selected run is kept. */
+/** At most so many: half of them the best, the rest evenly of the others, and the selected run. */
 function sample(runs, most) {
   if (runs.length <= most) return runs;
   const sorted = [...runs].sort(byResult);
   const half = most >> 1;
   const rest = sorted.slice(half);
   const chosen = sorted.slice(0, half);
-  for (let i = 0; i < most - half; i++) chosen.push(rest[Math.floor((i * rest.length) / (most - half))]);
+  for (let i = 0; i < most - half; i++)
+    chosen.push(rest[Math.floor((i * rest.length) / (most - half))]);
   if (runs.includes(view.selected) && !chosen.includes(view.selected)) chosen.push(view.selected);
   return chosen;
 }
 
-// Colours: by device or by a parameter. --------------------------------------------------------------
+// Colours: by device or by a parameter. --------------------------------------------------------
 
 /** {of(run): {stroke, dash}, entries of a legend} for a parameter's name, or null for the device. */
 function colouring(name) {
   const parameter = parameters.find((each) => each.name === name);
   const values = parameter ? parameter.values : devices;
   const kinds = parameter ? parameter.distinct : deviceNames;
-  const line = (stroke, dash) => svg("line", { x1: 0, x2: 22, y1: 6, y2: 6, stroke, "stroke-width": 2.5, "stroke-dasharray": dash });
+  const line = (stroke, dash) =>
+    svg("line", {
+      x1: 0,
+      x2: 22,
+      y1: 6,
+      y2: 6,
+      stroke,
+      "stroke-width": 2.5,
+      "stroke-dasharray": dash,
+    });
   const say = (value) => clipped(parameter ? `${name} ${plain(value)}` : value, 48);
   const numbers = kinds.filter((value) => typeof value === "number");
   if (kinds.length > HUES && numbers.length === kinds.length) {
     const [low, high] = extent(numbers);
-    const scale = low > 0 && high / low > 50 ? logarithmic([low, high], [0, 1]) : linear([low, high], [0, 1]);
+    const scale =
+      low > 0 && high / low > 50 ? logarithmic([low, high], [0, 1]) : linear([low, high], [0, 1]);
     return {
       of: (run) => ({ stroke: ramp(scale(values[run])), dash: "" }),
-      entries: [low, high].map((value) => ({ mark: line(ramp(scale(value)), ""), text: say(value) })),
+      entries: [low, high].map((value) => ({
+        mark: line(ramp(scale(value)), ""),
+        text: say(value),
+      })),
     };
   }
   const place = new Map(kinds.map((value, index) => [value, index]));
   const own = kinds.length > HUES ? HUES - 1 : kinds.length; // the rest share one grey
-  const style = (index) => (index < own ? { stroke: hue(index), dash: DASHES[index] } : { stroke: "var(--other)", dash: "" });
-  const entries = kinds.slice(0, own).map((value, index) => ({ mark: line(hue(index), DASHES[index]), text: say(value) }));
-  if (own < kinds.length) entries.push({ mark: line("var(--other)", ""), text: `${kinds.length - own} others` });
+  const style = (index) =>
+    index < own
+      ? { stroke: hue(index), dash: DASHES[index] }
+      : { stroke: "var(--other)", dash: "" };
+  const entries = kinds
+    .slice(0, own)
+    .map((value, index) => ({ mark: line(hue(index), DASHES[index]), text: say(value) }));
+  if (own < kinds.length)
+    entries.push({ mark: line("var(--other)", ""), text: `${kinds.length - own} others` });
   return { of: (run) => style(place.get(values[run])), entries };
 }
 
@@ -149,8 +184,13 @@ function describeRun(run, rows) {
   return [
     element("b", {}, `${runName(run)}${states[run] === "done" ? "" : ` · ${states[run]}`}`),
     clipped(devices[run], 48),
-    element("dl", {}, [...rows, ...told].map(([name, value]) => [
-      element("dt", {}, clipped(name, 24)), element("dd", {}, clipped(String(value), 32)),
-    ])),
+    element(
+      "dl",
+      {},
+      [...rows, ...told].map(([name, value]) => [
+        element("dt", {}, clipped(name, 24)),
+        element("dd", {}, clipped(String(value), 32)),
+      ]),
+    ),
   ];
 }

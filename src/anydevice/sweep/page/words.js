@@ -3,35 +3,64 @@
 function drawHead() {
   byId("title").textContent = data.title;
   const count = (state) => states.filter((each) => each === state).length;
-  const ends = ["done", "running", "stopped", "interrupted", "failed"].filter(count).map((state) => `${grouped(String(count(state)))} ${state}`);
+  const ends = ["done", "running", "stopped", "interrupted", "failed"]
+    .filter(count)
+    .map((state) => `${grouped(count(state))} ${state}`);
   const names = varying.map((each) => clipped(each.name, 40));
   const over = names.length ? ` over ${listed(names)}` : "";
   const of = data.experiment ? ` of ${data.experiment}` : "";
-  byId("summary").replaceChildren(keys.length
-    ? `${counted(keys.length, "run")}${of}${over}: ${listed(ends)}. `
-    : "There is no run in this folder yet.",
-    count("failed") ? element("a", { href: "#failures" }, "Why they failed.") : "");
-  byId("made").textContent = `Made ${data.made} by anydevice ${data.version}. Figures of a run are those of its last epoch; an epoch's duration is the median over its epochs.`;
+  byId("summary").replaceChildren(
+    keys.length
+      ? `${counted(keys.length, "run")}${of}${over}: ${listed(ends)}. `
+      : "There is no run in this folder yet.",
+    count("failed") ? element("a", { href: "#failures" }, "Why they failed.") : "",
+  );
+  byId("made").textContent = sentences(
+    `Made ${data.made} by anydevice ${data.version}.`,
+    "Figures of a run are those of its last epoch;",
+    "an epoch's duration is the median over its epochs.",
+  );
   byId("bar").hidden = keys.length < 2;
 }
 
-const listed = (names) => names.length > 1 ? `${names.slice(0, -1).join(", ")} and ${names.at(-1)}` : names.join("");
-
 function drawTiles() {
-  const tile = (name, value, below) => [element("dt", {}, name), element("dd", {}, value, element("small", {}, below))];
-  const about = (run) => varying.slice(0, 3).map((each) => clipped(`${each.name} ${plain(each.values[run])}`, 30)).join(" · ");
+  const tile = (name, value, below) => [
+    element("dt", {}, name),
+    element("dd", {}, value, element("small", {}, below)),
+  ];
+  const about = (run) =>
+    varying
+      .slice(0, 3)
+      .map((each) => clipped(`${each.name} ${plain(each.values[run])}`, 30))
+      .join(" · ");
   const best = [...bestByDevice()].sort(([, a], [, b]) => byResult(a, b)).slice(0, 3);
-  const tiles = best.map(([device, run]) => tile(
-    `Best ${view.result}${deviceNames.length > 1 ? ` on ${clipped(device, 32)}` : ""}`,
-    number(resultOf(run)), `${runName(run)}${varying.length ? `: ${about(run)}` : ""}`,
-  ));
+  const tiles = best.map(([device, run]) =>
+    tile(
+      `Best ${view.result}${deviceNames.length > 1 ? ` on ${clipped(device, 32)}` : ""}`,
+      number(resultOf(run)),
+      `${runName(run)}${varying.length ? `: ${about(run)}` : ""}`,
+    ),
+  );
   const timed = everyRun.filter((run) => typeof epochTimes[run] === "number" && !virtual[run]);
   const quickest = timed.sort((a, b) => epochTimes[a] - epochTimes[b])[0];
   if (quickest !== undefined) {
-    tiles.push(tile("Quickest epoch", duration(epochTimes[quickest]), `${runName(quickest)} on ${clipped(devices[quickest], 32)}`));
+    tiles.push(
+      tile(
+        "Quickest epoch",
+        duration(epochTimes[quickest]),
+        `${runName(quickest)} on ${clipped(devices[quickest], 32)}`,
+      ),
+    );
   }
   const spent = column("run time").filter((value) => typeof value === "number");
-  if (spent.length) tiles.push(tile("All runs together", duration(spent.reduce((a, b) => a + b, 0)), counted(keys.length, "run")));
+  if (spent.length)
+    tiles.push(
+      tile(
+        "All runs together",
+        duration(spent.reduce((a, b) => a + b, 0)),
+        counted(keys.length, "run"),
+      ),
+    );
   byId("tiles").replaceChildren(...tiles.map((parts) => element("div", {}, parts)));
 }
 
@@ -40,14 +69,35 @@ function drawFailures() {
   const card = byId("failures");
   card.hidden = !shown.length;
   const which = (runs) => {
-    const first = runs.slice(0, 8).map((run) => run + 1).join(", ");
-    return `${runs.length === 1 ? "run" : "runs"} ${first}${runs.length > 8 ? ` and ${runs.length - 8} more` : ""}`;
+    const first = runs
+      .slice(0, 8)
+      .map((run) => run + 1)
+      .join(", ");
+    const more = runs.length > 8 ? ` and ${runs.length - 8} more` : "";
+    return `${runs.length === 1 ? "run" : "runs"} ${first}${more}`;
   };
-  card.querySelector(".list").replaceChildren(...shown.map(({ title, text, runs }, index) =>
-    element("details", { open: shown.length < 3 && index === 0 },
-      element("summary", {}, element("b", {}, title), " ", element("span", { class: "muted" }, which(runs))),
-      element("pre", { tabindex: 0 }, text))));
-  card.querySelector(".note").textContent = kinds > shown.length ? `${shown.length} of ${kinds} different errors are shown, the most frequent first.` : "";
+  card
+    .querySelector(".list")
+    .replaceChildren(
+      ...shown.map(({ title, text, runs }, index) =>
+        element(
+          "details",
+          { open: shown.length < 3 && index === 0 },
+          element(
+            "summary",
+            {},
+            element("b", {}, title),
+            " ",
+            element("span", { class: "muted" }, which(runs)),
+          ),
+          element("pre", { tabindex: 0 }, text),
+        ),
+      ),
+    );
+  card.querySelector(".note").textContent =
+    kinds > shown.length
+      ? `${shown.length} of ${kinds} different errors are shown, the most frequent first.`
+      : "";
 }
 
 function drawDamaged() {
@@ -55,15 +105,32 @@ function drawDamaged() {
   card.hidden = !data.damaged.length;
   const shown = data.damaged.slice(0, 50);
   const more = data.damaged.length - shown.length;
-  card.querySelector("ul").replaceChildren(...[...shown, ...(more ? [`and ${more} more.`] : [])].map((text) => element("li", {}, text)));
+  card
+    .querySelector("ul")
+    .replaceChildren(
+      ...[...shown, ...(more ? [`and ${more} more.`] : [])].map((text) => element("li", {}, text)),
+    );
 }
 
 function drawEnvironment() {
   const card = byId("environment");
   card.hidden = !data.environment.length;
-  card.querySelector("tbody").replaceChildren(...data.environment.map(({ name, values, different }) => {
-    const texts = values.map(([value, count]) => (different > 1 ? `${value} (${counted(count, "run")})` : value));
-    if (different > values.length) texts.push(`and ${different - values.length} others`);
-    return element("tr", {}, element("th", { scope: "row" }, name), element("td", {}, texts.map((text) => element("div", {}, text))));
-  }));
+  card.querySelector("tbody").replaceChildren(
+    ...data.environment.map(({ name, values, different }) => {
+      const texts = values.map(([value, count]) =>
+        different > 1 ? `${value} (${counted(count, "run")})` : value,
+      );
+      if (different > values.length) texts.push(`and ${different - values.length} others`);
+      return element(
+        "tr",
+        {},
+        element("th", { scope: "row" }, name),
+        element(
+          "td",
+          {},
+          texts.map((text) => element("div", {}, text)),
+        ),
+      );
+    }),
+  );
 }
