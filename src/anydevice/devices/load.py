@@ -35,7 +35,9 @@ def load_of(device: torch.device) -> Load:
         free, total = torch.accelerator.get_memory_info(device)
     except (RuntimeError, NotImplementedError):  # MPS and some others do not tell
         return Load(name)
-    return Load(name, total, free)
+    if device.type == "cuda":  # a hollow GPU that is planned with has ample memory beyond its own
+        total = min(total, int(torch.cuda.get_device_properties(device).total_memory))
+    return Load(name, total, min(free, total))
 
 
 def name_of(device: torch.device) -> str:

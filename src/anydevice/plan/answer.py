@@ -15,8 +15,9 @@ from rich.text import Text
 from anydevice.plan import workspaces
 from anydevice.plan.batch import Largest
 from anydevice.plan.blocks import ACTIVATIONS, CATEGORIES, WORKSPACE, Peak, peak
-from anydevice.plan.cost import Prediction
+from anydevice.plan.cost import Prediction, duration
 from anydevice.plan.hollow import Run
+from anydevice.plan.remedies import Remedies
 from anydevice.sizes import UNSET, size_text
 from anydevice.tables import Table, plain_text
 
@@ -30,6 +31,7 @@ class Verdict:
     run: Run
     largest: Largest | None = None
     time: Prediction | None = None
+    remedies: Remedies | None = None
 
     @property
     def fits(self) -> bool:
@@ -83,7 +85,8 @@ class Verdict:
             "largest_batch": None
             if self.largest is None
             else {"batch": self.largest.batch, "all_data": self.largest.all_data},
-            "time": None if self.time is None else self.time.to_json(),
+            "time": None if self.time is None else self.time.to_dict(),
+            "remedies": None if self.remedies is None else self.remedies.to_dict(),
         }
 
 
@@ -115,6 +118,7 @@ class Plan:
         yield self._memory_table()
         if modules := self._module_table():
             yield modules
+        yield from (v.remedies for v in self.verdicts if v.remedies)
         yield Text("\n".join(self._notes()), style="dim")
 
     def __repr__(self) -> str:
@@ -122,6 +126,7 @@ class Plan:
 
     def _repr_html_(self) -> str:
         tables = [self._verdict_table(), self._memory_table(), self._module_table()]
+        tables += [verdict.remedies.table() for verdict in self.verdicts if verdict.remedies]
         shown = "".join(table.html() for table in tables if table)
         return f"<div>{shown}<p>{'<br>'.join(map(escape, self._notes()))}</p></div>"
 
@@ -209,6 +214,6 @@ def _time_texts(time: Prediction | None) -> list[str]:
         return [UNSET, UNSET]
     rate = time.samples_per_second
     return [
-        f"{1e3 * time.seconds:.3g} ms ({1e3 * time.low:.3g}–{1e3 * time.high:.3g})",
+        f"{duration(time.seconds)} ({duration(time.low)}–{duration(time.high)})",
         f"{rate:,.0f}" if rate else UNSET,
     ]

@@ -5,14 +5,19 @@ from __future__ import annotations
 import difflib
 import sys
 from dataclasses import dataclass, field
-from typing import NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 from anydevice.errors import UsageError
 from anydevice.virtual.launch import program_words
 
+if TYPE_CHECKING:
+    from anydevice.plan.answer import Plan
+
 HELP = """\
 Usage: anydevice plan [options] program.py [arguments]
        anydevice plan [options] -m module [arguments]
+       anydevice plan --calibrate | --rates [--json]
 
 Will it fit, which batch, how long is a step: the program's first steps are run on GPUs that are not
 there, without values. What follows the program's name is the program's.
@@ -24,13 +29,18 @@ Options:
   --batch-arg NAME  the program's option that is its batch size, such as --batch-size or batch=:
                     the largest batch that fits is found
   --assume-zeros    where the program branches on what it reads from the GPU, go the way for zero
+  --report FILE     a page with the memory over the steps, and all else: plan.html
+  --snapshot FILE   the allocations, as pytorch.org/memory_viz reads them: memory.pickle
   --json            print JSON for a program
+  --calibrate       where there is a GPU: measure what it and this host reach, in a minute, and keep
+                    it for predictions on this machine
+  --rates           list the rates that predictions of time reckon with, and where they are from
   --help            show this and exit
 
 Exit codes: 0 it fits each of these GPUs, 1 it does not, 2 it could not be planned.
 """
-VALUES = ("--gpu", "--steps", "--batch-arg")
-FLAGS = ("--json", "--assume-zeros")
+VALUES = ("--gpu", "--steps", "--batch-arg", "--report", "--snapshot")
+FLAGS = ("--json", "--assume-zeros", "--calibrate", "--rates")
 
 
 @dataclass
@@ -42,6 +52,10 @@ class Order:
     batch_arg: str | None = None
     assume_zeros: bool = False
     json: bool = False
+    report: str | None = None
+    snapshot: str | None = None
+    calibrate: bool = False
+    rates: bool = False
     words: list[str] = field(default_factory=list)
 
 
@@ -51,6 +65,10 @@ def main(words: list[str]) -> NoReturn:
     if order is None:
         print(HELP, end="")
         sys.exit(0)
+    if order.calibrate or order.rates:
+        _rates(order)
+    for path in (order.report, order.snapshot):
+        _refuse_missing_folder(path)
     from anydevice.plan.failures import CannotPlanError
     from anydevice.plan.planning import plan
     from anydevice.plan.program import Program
@@ -71,7 +89,46 @@ def main(words: list[str]) -> NoReturn:
         print(answer.to_json())
     else:
         show(answer)
+    _write_files(order, answer)
     sys.exit(0 if answer.fits else 1)
+
+
+def _rates(order: Order) -> NoReturn:
+    """Measure them, or list them."""
+    from anydevice.plan import calibrate, rates
+    from anydevice.tables import show
+
+    if order.calibrate:
+        calibrate.main(order.json)
+    elif order.json:
+        print(rates.to_json())
+    else:
+        show(rates.table().__rich__())
+    sys.exit(0)
+
+
+def _refuse_missing_folder(path: str | None) -> None:
+    """Before the plan is made, not after."""
+    if path and not Path(path).absolute().parent.is_dir():
+        folder = Path(path).absolute().parent
+        raise UsageError(f"expected a folder for {path}, got none at {folder}: make it first.")
+
+
+def _write_files(order: Order, answer: Plan) -> None:
+    if order.report:
+        from anydevice.plan.report import write_report
+
+        write_report(answer, order.report)
+        print(f"anydevice: the page is {order.report}.", file=sys.stderr)
+    if order.snapshot:
+        from anydevice.plan.timeline import write_snapshot
+
+        write_snapshot(order.snapshot, answer.verdicts[0].run.blocks)
+        print(
+            f"anydevice: {order.snapshot} is for pytorch.org/memory_viz: the memory of "
+            f"{answer.verdicts[0].run.gpu}.",
+            file=sys.stderr,
+        )
 
 
 def parse(words: list[str]) -> Order | None:
@@ -93,7 +150,11 @@ def parse(words: list[str]) -> Order | None:
         if not equals and not rest:
             raise UsageError(f"expected a value after {option}, got none.")
         _set(order, option, value if equals else rest.pop(0))
-    order.words = program_words(rest)
+    if not order.calibrate and not order.rates:
+        order.words = program_words(rest)
+    elif rest:
+        alone = "--calibrate" if order.calibrate else "--rates"
+        raise UsageError(f"expected {alone} without a program, got {rest[0]}: run it by itself.")
     return order
 
 
@@ -102,6 +163,8 @@ def _set(order: Order, option: str, value: str) -> None:
         order.gpus.append(value)
     elif option == "--batch-arg":
         order.batch_arg = value.removesuffix("=")
+    elif option in ("--report", "--snapshot"):
+        setattr(order, option.removeprefix("--"), value)
     elif value.isascii() and value.isdecimal() and int(value) > 0:
         order.steps = int(value)
     else:

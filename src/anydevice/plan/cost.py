@@ -43,7 +43,7 @@ class Prediction:
 
     def sentence(self) -> str:
         """In words: `12 ms a step (9 ms to 16 ms), 10,700 samples a second`, and its waits."""
-        parts = [f"{_time(self.seconds)} a step ({_time(self.low)} to {_time(self.high)})"]
+        parts = [f"{duration(self.seconds)} a step ({duration(self.low)} to {duration(self.high)})"]
         if rate := self.samples_per_second:
             parts.append(f"{rate:,.0f} samples a second" if rate > 10 else f"{rate:.1f} samples/s")
         waits = (("launches", self.waits_for_launches), ("transfers", self.waits_for_transfers))
@@ -52,7 +52,7 @@ class Prediction:
                 parts.append(f"{share:.0%} waiting for {what}")
         return ", ".join(parts)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """For a program."""
         names = ("card", "seconds", "low", "high", "samples", "samples_per_second", "busy")
         waits = ("waits_for_launches", "waits_for_transfers", "waits_for_data", "calibrated")
@@ -152,7 +152,7 @@ class Simulation:
             elif isinstance(entry, Wait):
                 self._wait(entry.device)
             elif not self.free_data:
-                self.host += entry.seconds
+                self.host += entry.seconds * self.rates["host_speed"]
 
     def _end(self) -> float:
         return max([self.host, *self.free_at.values()])
@@ -276,7 +276,8 @@ def _filled(p: Product, multiprocessors: int, rows: int, columns: int, feeds: fl
     return feeds * in_tiles * in_waves * length / (length + RAMP)
 
 
-def _time(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """As people say it: `duration(0.012) == "12 ms"`."""
     if seconds < 1e-3:
         return f"{seconds * 1e6:.0f} µs"
-    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+    return f"{seconds * 1e3:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s"

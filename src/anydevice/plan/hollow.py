@@ -109,7 +109,7 @@ class _Running:
             watch = Watch(self.card, self.steps, timed=not self.brief)
             self._run(watch)
             stats = [torch.cuda.memory_stats(device) for device in range(self.gpus)]
-            if sum(each["num_ooms"] for each in stats) > watch.refused:
+            if _refusals(self.gpus) > watch.refused:
                 raise torch.OutOfMemoryError  # and the program knew what to do
             gc.collect()
         fullest = max(range(self.gpus), key=lambda device: stats[device][RESERVED])
@@ -139,6 +139,10 @@ class _Running:
         except (Enough, KeyboardInterrupt, torch.OutOfMemoryError) as end:
             if not isinstance(end, Enough):
                 raise
+        except SystemError as error:  # what autograd makes of one that passes freed memory
+            if _refusals(self.gpus) > watch.refused:
+                raise torch.OutOfMemoryError from error
+            raise explained(error, self.name) from error
         except BaseException as error:
             if not watch.step_marks or not isinstance(error, SystemExit):
                 raise explained(error, self.name) from error
@@ -146,3 +150,8 @@ class _Running:
             raise on_the_host(watch.on_host)
         if not watch.step_marks:
             raise without_steps(self.name, watch.last_line, watch.backward)
+
+
+def _refusals(gpus: int) -> int:
+    """How often the GPUs had no memory left."""
+    return sum(int(torch.cuda.memory_stats(device)["num_ooms"]) for device in range(gpus))

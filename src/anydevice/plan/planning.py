@@ -16,6 +16,8 @@ from anydevice.plan.failures import CannotPlanError, unknown_batch_argument
 from anydevice.plan.hollow import Run, hollow_run
 from anydevice.plan.isolated import isolated
 from anydevice.plan.program import Program
+from anydevice.plan.remedies import steps_of, try_remedies
+from anydevice.train.trial import Trial
 
 Subject = Callable[..., object]
 Trying = Callable[..., Run | None]
@@ -23,13 +25,15 @@ Made = Callable[[int | None], Callable[[], object]]  # the program with this bat
 
 
 def plan(
-    function: Subject,
+    function: Subject | Trial,
     gpus: str | Sequence[str] = "h100",
     *,
     steps: int = 3,
     batch_arg: str | None = None,
     batch: int | None = None,
     assume_zeros: bool = False,
+    remedies: bool | None = None,
+    cards: int = 2,
 ) -> Plan:
     """Whether a training function fits these GPUs, and what holds the memory.
 
@@ -38,11 +42,14 @@ def plan(
     The function runs in a forked process on GPUs that are not there, until `steps` steps of an
     optimizer are done. With `batch_arg`, its parameter that is the batch size, the largest batch
     that fits is found too.
+
+    Of a Trial, ways to need less memory are tried where it does not fit, or always or never as
+    `remedies` says; some of them on several `cards`.
     """
     kinds = list(dict.fromkeys(card(gpu).kind for gpu in _listed(gpus)))
     if steps < 1 or not kinds:
         raise UsageError(f"expected at least one step and one GPU, got {steps} and {kinds}.")
-    name, made, first = _made(function, batch_arg, batch)
+    name, made, first = _made(_steps_of(function), batch_arg, batch)
     verdicts = []
     for gpu in kinds:
         trying = partial(_tried, name=name, gpu=gpu, steps=steps, assume_zeros=assume_zeros)
@@ -53,8 +60,17 @@ def plan(
             verdict.time = predict(run.work, run.card, samples=run.samples)
         if batch_arg is not None:
             verdict.largest = _largest(run, made, trying, batch_arg, first or run.samples or 1)
+        if isinstance(function, Trial) and (remedies or (remedies is None and not run.fits)):
+            verdict.remedies = try_remedies(
+                function, gpu, cards=cards, run=run, assume_zeros=assume_zeros
+            )
         verdicts.append(verdict)
     return Plan(name, verdicts)
+
+
+def _steps_of(function: Subject | Trial) -> Subject:
+    """A trial's steps, on a copy of it: the trial itself stays as it is."""
+    return steps_of(function) if isinstance(function, Trial) else function
 
 
 def _largest(run: Run, made: Made, trying: Trying, batch_arg: str, start: int) -> Largest:

@@ -3,7 +3,7 @@
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -90,6 +90,11 @@ def table() -> Table:
     shown = Table(columns, right=columns[1:3], title="Rates that predictions of time reckon with")
     shown.rows += (_row(rate) for rate in rates().values())
     return shown
+
+
+def to_json() -> str:
+    """The same for a program."""
+    return json.dumps([{**asdict(rate), "cards": dict(rate.cards)} for rate in rates().values()])
 
 
 def _row(rate: Rate) -> tuple[str, ...]:
