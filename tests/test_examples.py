@@ -19,6 +19,7 @@ IS_SAID = {
     "ddp": "all ranks have the same weights: True",
     "plan": "momentum           10,546",
     "trial_ddp": "on cuda:1: 100.0% of the other 1000 are right",
+    "sweep": "12 runs done",
     "fsdp2": "the loaded model has the same loss: True",
 }
 

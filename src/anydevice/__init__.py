@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from anydevice.sweep.grid import grid as grid
     from anydevice.sweep.halving import halving as halving
     from anydevice.sweep.results import Results as Results
+    from anydevice.sweep.sample import integers as integers
+    from anydevice.sweep.sample import log_uniform as log_uniform
+    from anydevice.sweep.sample import sample as sample
+    from anydevice.sweep.sample import uniform as uniform
     from anydevice.sweep.sweep import Sweep as Sweep
     from anydevice.train.trial import Trial as Trial
     from anydevice.virtual.machine import virtual_gpus as virtual_gpus
@@ -57,6 +61,10 @@ _HOME = {
     "placement": "devices.placement",
     "grid": "sweep.grid",
     "halving": "sweep.halving",
+    "integers": "sweep.sample",
+    "log_uniform": "sweep.sample",
+    "sample": "sweep.sample",
+    "uniform": "sweep.sample",
     "virtual_gpus": "virtual.machine",
 }
 _ROOMS = ("bench", "data", "devices", "plan", "virtual")  # ad.devices() and others are called, too

@@ -147,6 +147,45 @@ def plan(words: Annotated[list[str] | None, typer.Argument(hidden=True)] = None)
     plan_program(words or [])
 
 
+@app.command()
+def sweep(
+    file: Annotated[Path, typer.Argument(help="A file of TOML: the experiment and its runs.")],
+    folder: Annotated[Path | None, typer.Option(help="Where the records go.")] = None,
+    workers: Annotated[int | None, typer.Option(help="How many runs at a time.")] = None,
+    gpus: Annotated[float | None, typer.Option(help="GPUs of each run: 1, 2 or 0.5.")] = None,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Those, too.")] = False,
+) -> None:
+    """Many runs of one experiment; what is done already is kept."""
+    from anydevice.sweep.order import read_order
+    from anydevice.tables import show
+
+    order = read_order(file, folder)
+    given = {"workers": workers, "gpus": gpus}
+    options = order.options | {name: value for name, value in given.items() if value is not None}
+    results = order.sweep.run(order.folder, retry_failed=retry_failed, **options)
+    show(results)
+    sys.exit(not results.complete)
+
+
+@app.command(name="show")
+def show_results(
+    folder: Annotated[Path, typer.Argument(help="The folder of a sweep.")],
+    sort: Annotated[str | None, typer.Option(help="A column; -NAME the other way round.")] = None,
+    epochs: Annotated[bool, typer.Option("--epochs", help="A line an epoch.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON for a program.")] = False,
+) -> None:
+    """The runs of a sweep, compared."""
+    from anydevice.sweep.results import Results
+    from anydevice.tables import show
+
+    results = Results.of(folder)
+    if json:
+        print(results.to_json())
+    else:
+        show(results.shown(sort, every_epoch=epochs))
+    sys.exit(bool(results.damaged))
+
+
 def main() -> None:
     """Run the command; wrong use is one sentence and exit code 2, never a traceback."""
     try:

@@ -7,9 +7,12 @@ from html import escape
 from io import StringIO
 
 from rich import box
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console, JustifyMethod, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
+
+MANY = 500  # rows of a table
 
 
 def show(renderable: RenderableType) -> None:
@@ -49,8 +52,34 @@ class Table:
     title: str = ""
     right: Sequence[str] = ()
 
-    def __rich__(self) -> RichTable:
-        table = RichTable(title=self.title or None, title_justify="left", box=box.SIMPLE_HEAD)
+    def __rich__(self) -> RenderableType:
+        return self._as_lines() if len(self.rows) > MANY else self._as_rich()
+
+    def _as_lines(self) -> Text:
+        """The same, plainer, for so many rows that rich would need seconds."""
+        rows = [self.columns, *self.rows]
+        widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+        aligned = [name in self.right for name in self.columns]
+        head, *body = (
+            "  ".join(
+                " " * (width - cell_len(cell)) + cell if right else set_cell_size(cell, width)
+                for cell, width, right in zip(row, widths, aligned, strict=True)
+            ).rstrip()
+            for row in rows
+        )
+        rule = "─" * (sum(widths) + 2 * (len(widths) - 1))
+        title = [self.title] if self.title else []
+        lines = "\n ".join([*title, head, rule, *body])
+        return Text(f" {lines}", no_wrap=True, overflow="ignore")
+
+    def _as_rich(self) -> RichTable:
+        table = RichTable(
+            title=self.title or None,
+            title_justify="left",
+            box=box.SIMPLE_HEAD,
+            collapse_padding=True,
+            pad_edge=False,
+        )
         for column in self.columns:
             aligned: JustifyMethod = "right" if column in self.right else "left"
             table.add_column(column, justify=aligned, overflow="fold")

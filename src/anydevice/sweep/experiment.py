@@ -44,6 +44,7 @@ def shipped(experiment: Callable[..., Any]) -> Shipped:
     """The experiment to be sent; one that cannot be is wrong use."""
     main = sys.modules.get("__main__")
     path = getattr(main, "__file__", None)
+    path = path if path and os.path.isfile(path) else None  # "<stdin>", for one, is none
     by_name = path or getattr(inspect.unwrap(_plain(experiment)), "__module__", "") != "__main__"
     if by_name:
         try:

@@ -103,7 +103,7 @@ def grid(*, when: Condition | None = None, **parameters: Iterable[Any]) -> list[
     >>> grid(lr=[0.1, 0.01], device=["cuda", "cpu"])[1]
     Run(lr=0.1, device=cpu)
     """
-    values = {name: _values(name, given) for name, given in parameters.items()}
+    values = {name: values_of(name, given) for name, given in parameters.items()}
     if not values:
         raise UsageError("expected parameters such as lr=[0.1, 0.01], got none.")
     combinations = (dict(zip(values, row, strict=True)) for row in product(*values.values()))
@@ -142,7 +142,8 @@ def key_of(parameters: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _values(name: str, given: Iterable[Any]) -> list[Any]:
+def values_of(name: str, given: Iterable[Any]) -> list[Any]:
+    """The values that are listed for a parameter."""
     if isinstance(given, (str, bytes, Mapping, set, frozenset)) or not isinstance(given, Iterable):
         wrong = "a set, which has no order," if isinstance(given, (set, frozenset)) else repr(given)
         raise UsageError(f"expected a list of values for {name}, got {wrong}: put it in [ ].")

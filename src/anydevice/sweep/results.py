@@ -21,7 +21,7 @@ from anydevice.files import write_whole
 from anydevice.sizes import UNSET
 from anydevice.sweep.claims import is_claimed
 from anydevice.sweep.grid import Run
-from anydevice.sweep.live import duration_text
+from anydevice.sweep.live import duration_text, reason
 from anydevice.sweep.ranking import badness, compared_by, more_is_better
 from anydevice.sweep.records import SWEEP, Damaged, Record, read_all, read_sheet
 from anydevice.sweep.storable import is_number, strict
@@ -197,7 +197,9 @@ class Results(Sequence[Record]):
     def _sorted(self, rows: list[Row], sort: str) -> list[Row]:
         name = sort.removeprefix("-")
         columns = list(dict.fromkeys(name for row in rows for name in row))
-        if rows and name not in columns:
+        if name not in columns and not self.figures:
+            return rows  # nothing is measured yet, or all has failed
+        if name not in columns:
             near = difflib.get_close_matches(name, columns, 1)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(columns)}."
             raise UsageError(f"expected a column to sort by, got {name!r}: {hint}")
@@ -207,15 +209,21 @@ class Results(Sequence[Record]):
         there.sort(key=lambda row: _rank(row[name]), reverse=better != sort.startswith("-"))
         return there + missing
 
+    def shown(self, sort: str | None = None, *, every_epoch: bool = False) -> RenderableType:
+        """The table, and under it what it does not say: the failures, and what is damaged."""
+        failed = ((n, r) for n, r in enumerate(self, 1) if r.state == "failed")
+        lines = [f"run {number} failed: {reason(record)}" for number, record in failed]
+        lines += [str(damaged) for damaged in self.damaged]
+        return Group(self.table(sort, every_epoch=every_epoch), *map(Text, lines))
+
     def __rich__(self) -> RenderableType:
-        told = [Text(f"{d}") for d in self.damaged]
-        return Group(self.table(), *told) if told else self.table().__rich__()
+        return self.shown()
 
     def __str__(self) -> str:
         return plain_text(self)
 
     def _repr_html_(self) -> str:
-        told = "".join(f"<p>{escape(str(d))}</p>" for d in self.damaged)
+        told = "".join(f"<p>{escape(str(damaged))}</p>" for damaged in self.damaged)
         return self.table().html() + told
 
 

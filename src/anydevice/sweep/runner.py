@@ -5,9 +5,10 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any, Protocol
 
-from anydevice.sweep.claims import claim, is_claimed
+from anydevice.sweep.claims import Claim, claim, is_claimed
 from anydevice.sweep.experiment import Shipped
 from anydevice.sweep.grid import Run
 from anydevice.sweep.halving import Halving
@@ -18,6 +19,7 @@ from anydevice.sweep.storable import lenient
 from anydevice.sweep.worker import CLAIMED, DISK, OUTPUT, again
 
 BETWEEN = 0.25  # seconds between two looks at runs that another sweep has
+PATIENCE = 10.0  # seconds
 TAIL = 2000  # characters of a crashed run's output that its record keeps
 
 
@@ -119,10 +121,22 @@ class Runner:
         there = read(self.order.folder, run.key)
         if isinstance(there, Record) and there.finished and code != DISK:
             self.watcher.ended(run, there)
-        elif code == CLAIMED or isinstance(there, Damaged):
+        elif (
+            code == CLAIMED
+            or isinstance(there, Damaged)
+            or (held := self._claim_of_the_dead(run)) is None
+        ):
             self.elsewhere.append(run)
         else:
             self.watcher.ended(run, self._crashed(run, there, code))
+            held.release()
+
+    def _claim_of_the_dead(self, run: Run) -> Claim | None:
+        """A process that dies with its server is still there for a moment."""
+        deadline = monotonic() + PATIENCE
+        while (held := claim(self.order.folder, run.key)) is None and monotonic() < deadline:
+            sleep(0.01)
+        return held
 
     def _crashed(self, run: Run, there: Record | None, code: int) -> Record:
         """Writes down that a run's process ended before the run did."""
@@ -131,10 +145,7 @@ class Runner:
         output = folder_of(folder, run.key) / OUTPUT
         tail = output.read_text("utf-8", "replace")[-TAIL:] if output.exists() else ""
         failed = replace(there, state="failed", error=f"{_how(code)}\n{tail}".strip())
-        held = claim(folder, run.key)
-        if held:
-            write(folder, failed)
-            held.release()
+        write(folder, failed)
         return failed
 
     def _look_elsewhere(self) -> None:

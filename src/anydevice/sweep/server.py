@@ -1,4 +1,4 @@
-"""A process that has imported torch and nothing else, and forks a process for each run.
+"""A process that has imported torch and done nothing with it, and forks a process for each run.
 
 A run so starts in milliseconds, from a clean state, and gives all its memory back. It is started
 by anydevice.sweep.processes.
@@ -113,7 +113,9 @@ def main(descriptor: int) -> None:
     control = Connection(descriptor)
     setting = json.loads(control.recv_bytes())
     _import_torch(setting["machine"])
+
     from anydevice.sweep import worker
+    from anydevice.train import trial  # noqa: F401
 
     parent = os.getpid()
     gc.freeze()  # a run's collections would touch, and so copy, all of torch's objects
