@@ -53,7 +53,7 @@ def by_trial(run):
 
 
 if __name__ == "__main__":
-    runs = ad.grid(lr=[i / 10 for i in range(12)], kind=["hand", "trial"])
+    runs = ad.grid(lr=[i / 10 for i in range(int(sys.argv[3]) // 2)], kind=["hand", "trial"])
     ad.Sweep(experiment, runs).run(sys.argv[1], workers=2)
 """
 
@@ -61,13 +61,15 @@ if __name__ == "__main__":
 class Sweep:
     """The program in a folder of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, runs: int) -> None:
+        self.runs = runs
         self.folder, self.program, self.pulse = folder / "runs", folder / "p.py", folder / "pulse"
         self.program.write_text(PROGRAM)
         self.pulse.touch()
 
     def start(self) -> subprocess.Popen[str]:
-        command = [sys.executable, str(self.program), str(self.folder), str(self.pulse)]
+        words = (self.program, self.folder, self.pulse, self.runs)
+        command = [sys.executable, *map(str, words)]
         return subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
@@ -100,9 +102,11 @@ class Sweep:
         return not ended
 
 
-def killed(folder: Path, rounds: int, chance: random.Random) -> tuple[list[tuple], int]:
+def killed(
+    folder: Path, rounds: int, chance: random.Random, runs: int = RUNS
+) -> tuple[list[tuple], int]:
     """Its table after so many kills at random instants, and how many there were."""
-    sweep, kills = Sweep(folder), 0
+    sweep, kills = Sweep(folder, runs), 0
     while kills < rounds and sweep.kill_after(chance.randint(0, 12), chance.uniform(0, 0.03)):
         kills += 1
         if sweep.folder.exists() and (sweep.folder / "sweep.json").exists():
@@ -110,9 +114,9 @@ def killed(folder: Path, rounds: int, chance: random.Random) -> tuple[list[tuple
     return sweep.finish(), kills
 
 
-def left_alone() -> list[tuple]:
+def left_alone(runs: int = RUNS) -> list[tuple]:
     with tempfile.TemporaryDirectory() as folder:
-        return Sweep(Path(folder)).finish()
+        return Sweep(Path(folder), runs).finish()
 
 
 if __name__ == "__main__":

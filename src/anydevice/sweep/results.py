@@ -235,7 +235,7 @@ def tabled(rows: list[Row], judged: str | None) -> Table:
     cells = [
         [_text(column, row.get(column)) + (mark if column == judged else "") for column in columns]
         for place, row in enumerate(rows)
-        for mark in [BEST if place in best else " "]
+        for mark in [BEST if place in best else ""]
     ]
     return Table(columns, list(cells), right=right)
 
