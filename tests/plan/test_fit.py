@@ -12,8 +12,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import anydevice as ad
+from anydevice.plan.batch import Largest
 from anydevice.plan.planning import plan
 from anydevice.plan.program import Program
+from anydevice.tables import plain_text
 
 TRAIN = """
 import argparse
@@ -125,3 +127,36 @@ def test_activations_are_told_by_module() -> None:
     answer = ad.plan(train_function, gpus="t4")  # type: ignore[operator]
     by_module = answer.verdicts[0].activations()
     assert by_module["0"] == by_module["1"] == 64 * 1000 * 4
+
+
+def trial(samples: int = 64) -> ad.Trial:
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64 * 64, 64), nn.ReLU(), nn.Linear(64, 2))
+    images = torch.empty(samples, 1, 64, 64, dtype=torch.uint8)
+    labels = torch.zeros(samples, dtype=torch.int64)
+    return ad.Trial(network, "adam", "cross_entropy").with_generators((images, labels))
+
+
+def test_the_largest_batch_of_a_trial_may_be_all_its_data() -> None:
+    [verdict] = ad.plan(trial(1000), "t4", batch_arg="batch_size").verdicts  # type: ignore[operator]
+    assert verdict.run.samples == 100  # with_generators() takes so many
+    assert verdict.largest
+    assert verdict.largest.all_data
+    assert verdict.largest.batch >= 1000
+
+
+def test_a_trial_of_batches_names_no_batch_size() -> None:
+    batches = trial().with_generators([(torch.ones(2, 1, 64, 64), torch.zeros(2).long())])
+    for made, name in ((trial(), "batch"), (batches, "batch_size")):
+        with pytest.raises(ad.UsageError, match="expected batch_size as the batch_arg of a trial"):
+            ad.plan(made, "t4", batch_arg=name)  # type: ignore[operator]
+
+
+def test_the_answer_can_be_read_at_80_columns(train: Path) -> None:
+    answer = plan(Program((str(train / "train.py"),)), ["t4", "a100-80gb"])
+    for verdict in answer.verdicts:
+        verdict.largest = Largest(1_234_567, runs=9)
+    lines = plain_text(answer, width=80).splitlines()
+    rows = [line for line in lines if "1,234,567" in line]
+    assert [row.split()[:2] for row in rows] == [["t4", "yes"], ["a100-80gb", "yes"]]
+    assert all(row.split()[-1].replace(",", "").isdigit() for row in rows)  # samples a second
+    assert max(map(len, lines)) <= 80

@@ -22,6 +22,8 @@ from anydevice.sizes import UNSET, size_text
 from anydevice.tables import Table, plain_text
 
 MODULES_SHOWN = 8
+BEYOND = ("rounding to blocks", "cached by the allocator", "CUDA context")
+ROWS = (*CATEGORIES, *BEYOND)
 
 
 @dataclass
@@ -49,10 +51,8 @@ class Verdict:
         for block in self.peak.blocks:
             held[block.category] += block.bytes
         rows = {name: held[name] for name in CATEGORIES if held[name]}
-        rows["rounding to blocks"] = max(0, run.allocated - self.peak.bytes)
-        rows["cached by the allocator"] = run.reserved - run.allocated
-        rows["CUDA context"] = run.context
-        return rows
+        beyond = (run.allocated - self.peak.bytes, run.reserved - run.allocated, run.context)
+        return rows | dict(zip(BEYOND, beyond, strict=True))
 
     def activations(self) -> dict[str, int]:
         """Of each module, what it keeps for the backward pass at the peak; the largest first."""
@@ -133,14 +133,14 @@ class Plan:
     def _verdict_table(self) -> Table:
         timed = any(v.time for v in self.verdicts)
         searched = any(v.largest for v in self.verdicts)
-        figures = ["memory", "tensors", "allocated", "device"]
+        figures = ["memory", "tensors", "device"]
         figures += ["largest batch"] * searched + ["step", "samples/s"] * timed
         table = Table(("GPU", "fits", *figures), right=figures)
         steps = self.verdicts[0].run.steps
         table.title = f"{self.program}: its first {f'{steps} steps' if steps > 1 else 'step'}"
         for verdict in self.verdicts:
             run = verdict.run
-            sizes = (run.card.memory, run.tensors, run.allocated, run.device_bytes)
+            sizes = (run.card.memory, run.tensors, run.device_bytes)
             row = [run.gpu, "yes" if verdict.fits else "NO", *map(size_text, sizes)]
             row += [_largest_text(verdict.largest)] * searched
             row += _time_texts(verdict.time) if timed else []
@@ -151,12 +151,16 @@ class Plan:
         cards = [verdict.run.gpu for verdict in self.verdicts]
         holding = [verdict.holding() for verdict in self.verdicts]
         table = Table(("at the peak", *cards), right=cards)
-        for name in dict.fromkeys(name for held in holding for name in held):
+        sums = {
+            "rounding to blocks": ("= allocated", [v.run.allocated for v in self.verdicts]),
+            "cached by the allocator": ("= reserved", [v.run.reserved for v in self.verdicts]),
+            "CUDA context": ("= device", [v.run.device_bytes for v in self.verdicts]),
+        }
+        for name in sorted({name for held in holding for name in held}, key=ROWS.index):
             sizes = [held.get(name, 0) for held in holding]
-            if any(sizes):
-                table.rows.append((name + "*" * (name in ASSUMED), *map(size_text, sizes)))
-        totals = (size_text(verdict.run.device_bytes) for verdict in self.verdicts)
-        table.rows.append(("device bytes", *totals))
+            table.rows.append((name + "*" * (name in ASSUMED), *map(size_text, sizes)))
+            if name in sums:
+                table.rows.append((sums[name][0], *map(size_text, sums[name][1])))
         return table
 
     def _module_table(self) -> Table | None:
@@ -214,6 +218,6 @@ def _time_texts(time: Prediction | None) -> list[str]:
         return [UNSET, UNSET]
     rate = time.samples_per_second
     return [
-        f"{duration(time.seconds)} ({duration(time.low)}–{duration(time.high)})",
+        duration(time.seconds),
         f"{rate:,.0f}" if rate else UNSET,
     ]

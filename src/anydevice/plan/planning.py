@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
+
+from torch.utils.data import Dataset
 
 from anydevice.devices.catalogue import card
 from anydevice.errors import UsageError
@@ -17,11 +21,14 @@ from anydevice.plan.hollow import Run, hollow_run
 from anydevice.plan.isolated import isolated
 from anydevice.plan.program import Program
 from anydevice.plan.remedies import steps_of, try_remedies
+from anydevice.train.batches import tensors_of
+from anydevice.train.sets import Given
 from anydevice.train.trial import Trial
 
 Subject = Callable[..., object]
 Trying = Callable[..., Run | None]
 Made = Callable[[int | None], Callable[[], object]]  # the program with this batch size
+Described = tuple[str, Made, int | None]  # its name, itself, and its first batch size if known
 
 
 def plan(
@@ -49,7 +56,10 @@ def plan(
     kinds = list(dict.fromkeys(card(gpu).kind for gpu in _listed(gpus)))
     if steps < 1 or not kinds:
         raise UsageError(f"expected at least one step and one GPU, got {steps} and {kinds}.")
-    name, made, first = _made(_steps_of(function), batch_arg, batch)
+    if isinstance(function, Trial):
+        name, made, first = _made_of_trial(function, batch_arg, batch)
+    else:
+        name, made, first = _made(function, batch_arg, batch)
     verdicts = []
     for gpu in kinds:
         trying = partial(_tried, name=name, gpu=gpu, steps=steps, assume_zeros=assume_zeros)
@@ -68,9 +78,30 @@ def plan(
     return Plan(name, verdicts)
 
 
-def _steps_of(function: Subject | Trial) -> Subject:
+def _made_of_trial(trial: Trial, batch_arg: str | None, batch: int | None) -> Described:
     """A trial's steps, on a copy of it: the trial itself stays as it is."""
-    return steps_of(function) if isinstance(function, Trial) else function
+    given = trial.sets.given.get("train")
+    if batch_arg not in (None, "batch_size") or (batch_arg and (not given or _in_batches(given))):
+        raise UsageError(
+            "expected batch_size as the batch_arg of a trial whose data comes without batches, got "
+            f"{batch_arg!r}: give tensors or a Dataset to trial.with_generators()."
+        )
+
+    def with_batch(size: int | None) -> Callable[[], object]:
+        if size is None or given is None:
+            return steps_of(trial)
+        other = copy.copy(trial)
+        other.sets = replace(trial.sets, made={})
+        other.sets.given = {**trial.sets.given, "train": replace(given, batch_size=size)}
+        return steps_of(other)
+
+    first = batch or (given.batch_size if batch_arg and given else None)
+    return type(trial.network).__name__, with_batch, first
+
+
+def _in_batches(given: Given) -> bool:
+    """Whether the data has a batch size of its own."""
+    return tensors_of(given.data) is None and not isinstance(given.data, Dataset)
 
 
 def _largest(run: Run, made: Made, trying: Trying, batch_arg: str, start: int) -> Largest:
@@ -106,7 +137,7 @@ def _tried(
     return isolated(running)
 
 
-def _made(function: Subject, batch_arg: str | None, batch: int | None) -> tuple[str, Made, Any]:
+def _made(function: Any, batch_arg: str | None, batch: int | None) -> Described:
     """The program's name, the program with any batch size, and the first size if it is known."""
     if isinstance(function, Program):
         program = function
