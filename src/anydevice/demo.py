@@ -10,9 +10,10 @@ import anydevice as ad
 from anydevice.sweep.grid import Run
 from anydevice.sweep.report import report
 from anydevice.tables import show
+from anydevice.virtual.build import BuildError
 
 CARD = "t4"  # of the GPU that is not there
-IMAGES, TEST_IMAGES, EPOCHS = 4000, 1000, 5
+IMAGES, TEST_IMAGES, EPOCHS = 3000, 1000, 5
 
 
 def experiment(run: Run) -> list[dict[str, float]]:
@@ -36,12 +37,10 @@ def experiment(run: Run) -> list[dict[str, float]]:
 
 def demo(folder: Path) -> None:
     """Everything that `anydevice demo` prints; what its folder has already is not done again."""
-    gpu = _gpu()
+    devices, about_them = _devices()
     show(ad.devices())
-    print(f"\n{gpu}\n")
-    runs = ad.grid(
-        lr=[0.005], batch_size=[50, 200, 1000], num_workers=[0, 1], device=["cuda", "cpu"]
-    )
+    print(f"\n{about_them}\n")
+    runs = ad.grid(lr=[0.005], batch_size=[50, 200, 1000], num_workers=[0, 1], device=devices)
     sweep = ad.Sweep(experiment, runs)
     if not sweep.left(folder):
         print(f"The {len(runs)} runs in {folder} are done; remove it to see them done again.")
@@ -50,13 +49,16 @@ def demo(folder: Path) -> None:
     print(f"The program, 20 lines: {Path(__file__)}")
 
 
-def _gpu() -> str:
-    """Makes a GPU if there is none, and says which one it is."""
+def _devices() -> tuple[list[str], str]:
+    """The CPU and a GPU, which is made if there is none, and what is to be said of it."""
+    both = ["cuda", "cpu"]
     if torch.cuda.is_available():
-        return f"{torch.cuda.get_device_name()} is the GPU of this demonstration."
-    ad.virtual.enable(1, CARD)
-    name = torch.cuda.get_device_name()
-    return (
-        f"The {name} is not there: the CPU computes for it, so that programs for a GPU run.\n"
-        "What it takes for an epoch is therefore no GPU's speed."
+        return both, f"{torch.cuda.get_device_name()} is the GPU of this demonstration."
+    try:
+        ad.virtual.enable(1, CARD)
+    except BuildError as error:
+        return ["cpu"], f"There is no GPU, and none can be made, so the CPU runs alone: {error}"
+    return both, (
+        f"The {torch.cuda.get_device_name()} is not there: the CPU computes for it, so that\n"
+        "programs for a GPU run. What it takes for an epoch is no GPU's speed."
     )
