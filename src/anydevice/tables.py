@@ -8,11 +8,12 @@ from io import StringIO
 
 from rich import box
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console, JustifyMethod, RenderableType
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType, RenderResult
 from rich.table import Table as RichTable
 from rich.text import Text
 
 MANY = 500  # rows of a table
+FEW = 6  # columns, which are rather folded than put below each other
 
 
 def show(renderable: RenderableType) -> None:
@@ -53,7 +54,7 @@ class Table:
     right: Sequence[str] = ()
 
     def __rich__(self) -> RenderableType:
-        return self._as_lines() if len(self.rows) > MANY else self._as_rich()
+        return self._as_lines() if len(self.rows) > MANY else _Fitting(self)
 
     def _as_lines(self) -> Text:
         """The same, plainer, for so many rows that rich would need seconds."""
@@ -72,7 +73,23 @@ class Table:
         lines = "\n ".join([*title, head, rule, *body])
         return Text(f" {lines}", no_wrap=True, overflow="ignore")
 
-    def _as_rich(self) -> RichTable:
+    def needed(self) -> list[int]:
+        """How wide each column must be so that no word and no figure is broken."""
+        return [
+            max(
+                *map(cell_len, name.split() or [""]),
+                *(
+                    cell_len(part)
+                    for cell in cells
+                    for part in ([cell] if name in self.right else cell.split())
+                ),
+                0,
+            )
+            for name, *cells in zip(self.columns, *self.rows, strict=True)
+        ]
+
+    def as_rich(self, shown: Sequence[int], widths: Sequence[int]) -> RichTable:
+        """These columns, at least so wide, for a terminal."""
         table = RichTable(
             title=self.title or None,
             title_justify="left",
@@ -80,11 +97,13 @@ class Table:
             collapse_padding=True,
             pad_edge=False,
         )
-        for column in self.columns:
-            aligned: JustifyMethod = "right" if column in self.right else "left"
-            table.add_column(column, justify=aligned, overflow="fold")
+        for place in shown:
+            name = self.columns[place]
+            aligned: JustifyMethod = "right" if name in self.right else "left"
+            table.add_column(name, justify=aligned, overflow="fold", min_width=widths[place])
         for row in self.rows:
-            table.add_row(*(Text(cell) for cell in row))  # Text: user text is never markup
+            cells = (Text(row[place]) for place in shown)  # Text: user text is never markup
+            table.add_row(*cells)
         return table
 
     def __str__(self) -> str:
@@ -112,3 +131,34 @@ class Table:
         return (
             f'<table style="border-collapse:collapse">{caption}{head}<tbody>{body}</tbody></table>'
         )
+
+
+@dataclass
+class _Fitting:
+    """A table in a terminal; columns without room stand below, beside the first column again."""
+
+    table: Table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        widths = self.table.needed()
+        blocks = [list(range(len(widths)))]
+        if len(widths) > FEW:
+            blocks = _blocks(widths, options.max_width)
+        fits = [_together(block, widths) <= options.max_width for block in blocks]
+        for block, fitting in zip(blocks, fits, strict=True):
+            yield self.table.as_rich(block, widths if fitting else [1] * len(widths))
+
+
+def _blocks(widths: Sequence[int], room: int) -> list[list[int]]:
+    """The columns' numbers, so many in a block as there is room for, the first one in each."""
+    blocks = [[0]]
+    for column in range(1, len(widths)):
+        if len(blocks[-1]) > 1 and _together([*blocks[-1], column], widths) > room:
+            blocks.append([0])
+        blocks[-1].append(column)
+    return blocks
+
+
+def _together(block: Sequence[int], widths: Sequence[int]) -> int:
+    """How wide these columns are with what is between them."""
+    return sum(widths[column] for column in block) + 2 * len(block)
