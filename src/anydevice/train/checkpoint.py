@@ -24,6 +24,7 @@ from anydevice.files import (
     whole_folder,
     write_through,
 )
+from anydevice.notices import say_once
 from anydevice.train.states import put_together, taken_apart
 
 FORMAT = "anydevice checkpoint 1"
@@ -60,13 +61,21 @@ class Checkpoints:
 
         `put_network` writes into a folder that is given.
         """
+        self._clear()
         newest = self.newest()
-        remove_unfinished(self.folder)
         path = self.folder / f"{NAME}{_number(newest) + 1 if newest else 1:06d}"
         write(path, state, put_network)
-        for old in sorted(self._there(), key=_number)[: -self.keep]:
-            remove_folder(old)
+        self._clear()
         return path
+
+    def _clear(self) -> None:
+        """Removes what is no longer kept; what cannot be is left, as the run does not need it."""
+        try:
+            remove_unfinished(self.folder)
+            for old in sorted(self._there(), key=_number)[: -self.keep]:
+                remove_folder(old)
+        except OSError as error:
+            say_once(f"anydevice: old checkpoints in {self.folder} cannot be removed ({error}).")
 
     def _there(self) -> list[Path]:
         return [path for path in self.folder.glob(f"{NAME}*") if path.name[len(NAME) :].isdecimal()]

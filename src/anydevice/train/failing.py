@@ -75,11 +75,15 @@ class Watch:
         rank, text = json.loads(self.store.get("error"))
         return rank, text
 
-    def _failed(self, error: BaseException) -> None:
+    def failed(self, error: BaseException) -> None:
+        """Has the others know at once; what is done on the way out may wait for them."""
         leave_at_once()
         if isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError):
             self._hear_first()  # it may come of another rank's end
         self._say(self.ranks.rank, _text(error))
+
+    def _failed(self, error: BaseException) -> None:
+        self.failed(error)
         rank, text = self.first() or (self.ranks.rank, "")
         if rank == self.ranks.rank:
             end = time.monotonic() + GRACE

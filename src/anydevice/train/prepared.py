@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from anydevice.devices.choose import DeviceLike, exact, pick
@@ -243,6 +243,22 @@ class Prepared:
                 self._way = Replicated(ranks, job.network, self.loss, forward, job.sums)
             job.network, job.forward = self._way.wrapped, self._way.forward
             job.gradients = self._gradients()
+
+    def whole_state(self) -> dict[str, Tensor]:
+        """The network's state_dict on the CPU; of one in shares, gathered by all ranks together."""
+        state = self.network.state_dict()
+        wholes = {n: t.full_tensor() if hasattr(t, "full_tensor") else t for n, t in state.items()}
+        return {n: t.detach().to("cpu", copy=True).contiguous() for n, t in wholes.items()}
+
+    def set_whole_state(self, state: dict[str, Tensor]) -> None:
+        """Takes up what `whole_state()` gave."""
+        if not self.is_sharded:
+            self.network.load_state_dict(state)
+            return
+        from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+
+        whole = StateDictOptions(full_state_dict=True)
+        set_model_state_dict(self.network, {**state}, options=whole)
 
     def _shards(self) -> "Shards":
         from anydevice.train.sharded_checkpoint import Shards  # takes a second to import

@@ -50,6 +50,10 @@ class Trial(Prepared):
                     self.history.append(self._epoch(job))
                     react["on_end_epoch"]()
                     self.stopped = self._any(self.stopped)
+            except Exception as error:
+                if watch:
+                    watch.failed(error)
+                raise
             finally:
                 react["on_end"]()
         return self.history

@@ -21,6 +21,13 @@ RANK, RANKS = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 LAST = RANKS - 1
 
 
+class Waits(Callback):
+    """At the end it waits for all ranks, also for one that has failed."""
+
+    def on_end(self, trial):
+        trial.ranks.any(False)
+
+
 class Interrupted(Callback):
     """What happens to the last rank at a step."""
 
@@ -31,7 +38,7 @@ class Interrupted(Callback):
             os.kill(os.getpid(), signal.SIGKILL)
         if HOW == "terminated":
             os.kill(os.getpid(), signal.SIGTERM)
-        if HOW == "raising":
+        if HOW in ("raising", "waiting"):
             raise ValueError("a bad batch")
 
 
@@ -59,7 +66,9 @@ def outcome(trial):
 
 reports = Path(os.environ["REPORTS"])
 try:
-    trial = made(Interrupted()).checkpoint(FOLDER, every=3)
+    trial = made(Interrupted(), *([Waits()] if HOW == "waiting" else [])).checkpoint(
+        FOLDER, every=3
+    )
     trial.run(3, verbose=False)
     found = outcome(trial)
     if HOW == "left alone":

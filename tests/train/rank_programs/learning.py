@@ -11,7 +11,8 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
 
 from anydevice.errors import UsageError
-from anydevice.train.callbacks import Callback
+from anydevice.train.callbacks import Best, Callback
+from anydevice.train.ranks import Ranks
 from anydevice.train.trial import Trial
 
 GENERATOR = torch.Generator().manual_seed(7)
@@ -276,6 +277,26 @@ def what_shards_have_saved_one_process_loads():
         loaded.with_generators((X, Y), batch_size=16).run(3, verbose=False)
         trial.run(3, verbose=False)
         close(weights(loaded), weights(trial))
+
+
+@check
+def the_best_epoch_is_kept_and_taken_back():
+    box = [tempfile.mkdtemp() if RANK == 0 else None]
+    for strategy in TOGETHER:
+        kept = []
+
+        class Remembering(Best):
+            def improved(self, trial, by=0.0, kept=kept):
+                better = super().improved(trial, by)
+                if better:
+                    kept.append(weights(trial))
+                return better
+
+        trial = made(strategy)
+        path = f"{Ranks.here(trial.device).told(box[0])}/{strategy}.safetensors"
+        trial.callbacks.append(Remembering(path, "val_accuracy"))
+        trial.with_generators((X, Y), (X[:33], Y[:33]), batch_size=16).run(4, verbose=False)
+        equal(weights(trial), kept[-1])
 
 
 @check

@@ -66,9 +66,9 @@ class TensorBoard(Callback):
             if isinstance(figure, (int, float)):
                 self._writer.add_scalar(name, figure, epoch)
         for name, parameter in trial.network.named_parameters() if self.histograms else ():
-            self._writer.add_histogram(name, parameter, epoch)
+            self._writer.add_histogram(name, _held(parameter), epoch)
             if parameter.grad is not None:
-                self._writer.add_histogram(f"{name}.grad", parameter.grad, epoch)
+                self._writer.add_histogram(f"{name}.grad", _held(parameter.grad), epoch)
         self._writer.flush()
 
     def on_end(self, trial: "Trial") -> None:  # noqa: D102
@@ -83,7 +83,14 @@ class TensorBoard(Callback):
             shown = inputs[: min(self.images, sample_count(inputs))].float()
             low, high = shown.amin(), shown.amax()
             self._writer.add_images("images", (shown - low) / (high - low).clamp_min(1e-12))
-        self._writer.add_graph(trial.network, inputs[:1])
+        if not trial.is_sharded:  # whose forward pass all ranks do together
+            self._writer.add_graph(trial.network, inputs[:1])
+
+
+def _held(tensor: Tensor) -> Tensor:
+    """What this process has of a tensor that is shared out over the ranks."""
+    held: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return held
 
 
 class Profile(Callback):

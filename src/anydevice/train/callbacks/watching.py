@@ -79,10 +79,10 @@ class Best(Watching):
 
     def on_end_epoch(self, trial: "Trial") -> None:  # noqa: D102
         if self.improved(trial):
-            state = trial.network.state_dict()
-            copies = {name: t.detach().to("cpu", copy=True) for name, t in state.items()}
-            write_whole(self.path, save({name: t.contiguous() for name, t in copies.items()}))
+            state = trial.whole_state()
+            if trial.ranks is None or trial.ranks.first:
+                write_whole(self.path, save(state))
 
     def on_end(self, trial: "Trial") -> None:  # noqa: D102
         if self.restore and self.best is not None:
-            trial.network.load_state_dict(load_file(self.path))
+            trial.set_whole_state(load_file(self.path))
