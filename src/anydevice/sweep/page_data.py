@@ -8,8 +8,10 @@ from functools import partial
 from statistics import median
 from typing import Any
 
+from anydevice.sweep.live import reason
 from anydevice.sweep.ranking import badness, compared_by, more_is_better
 from anydevice.sweep.records import Damaged, Record, Sheet
+from anydevice.sweep.storable import strict
 
 CURVE_NUMBERS = 120_000  # of all curves together: under a megabyte of the page
 POINTS = (200, 100, 50, 25)  # of a curve; fewer where there are many
@@ -153,7 +155,7 @@ def _failures(records: Sequence[Record]) -> dict[str, Any]:
         "kinds": len(most),
         "shown": [
             {
-                "title": error.splitlines()[-1][:400] if error else "",
+                "title": reason(records[failed[0]])[:400],
                 "text": error if len(error) <= ERROR_TEXT else "…" + error[-ERROR_TEXT:],
                 "runs": failed,
             }
@@ -195,6 +197,6 @@ def _plain(value: object) -> object:
     if value is None or isinstance(value, (bool, int)):
         return value
     if isinstance(value, float):
-        return float(f"{value:.6g}") if math.isfinite(value) else str(value)
+        return float(f"{value:.6g}") if math.isfinite(value) else strict(value)
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= TEXT else text[: TEXT - 1] + "…"
