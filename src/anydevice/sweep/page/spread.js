@@ -123,7 +123,7 @@ function drawGroups(area, groups, shown, over, y, format, axis) {
       const chosen = evenly(group.runs.length, DOTS);
       const [size, opacity] = chosen.length > 8 ? [3, 0.6] : [4.5, 0.95];
       chosen.forEach((index, place) => {
-        const aside = chosen.length > 1 ? (((place * 0.618 + 0.3) % 1) - 0.5) * lane * 0.7 : 0;
+        const aside = scattered(place, chosen.length) * lane * 0.7;
         const point = {
           x: middle(group) + aside,
           y: y(group.values[index]),
@@ -161,6 +161,10 @@ function drawGroups(area, groups, shown, over, y, format, axis) {
     choose: (point) => select(point.run),
   });
 }
+
+/** Where in its lane, from -0.5 to 0.5, a dot stands: a few side by side, many all over it. */
+const scattered = (place, count) =>
+  count > 8 ? ((place * 0.618) % 1) - 0.5 : (place + 0.5) / count - 0.5;
 
 const evenly = (count, most) =>
   count <= most
