@@ -86,12 +86,13 @@ def _look(frame: FrameType | None) -> None:
 @cache
 def _branches(code: CodeType) -> frozenset[int]:
     """Where in a function the way forks: `if`, `while`, `and`, `assert`."""
-    return frozenset(
-        step.offset
-        for step in dis.get_instructions(code)
-        if ("JUMP" in step.opname and "_IF_" in step.opname)
-        or step.opname in ("TO_BOOL", "UNARY_NOT")
-    )
+    return frozenset(step.offset for step in dis.get_instructions(code) if _forks(step))
+
+
+def _forks(step: dis.Instruction) -> bool:
+    jumps = "JUMP" in step.opname and "_IF_" in step.opname
+    asks = step.opname in ("TO_BOOL", "UNARY_NOT")  # from Python 3.13 on, just before a jump
+    return jumps or asks or (step.opname == "COMPARE_OP" and step.argrepr.startswith("bool("))
 
 
 class Branched(BaseException):
