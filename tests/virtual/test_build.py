@@ -30,6 +30,14 @@ def test_a_build_that_cannot_be_says_what_to_do(compiler, wanted, tmp_path):
     assert wanted in done.stderr.splitlines()[-1]
 
 
+def test_a_build_that_fails_for_want_of_room_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "ROOM", 1 << 60)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CXX", "false")
+    with pytest.raises(build.BuildError, match=r"No space left on device.*set XDG_CACHE_HOME"):
+        build.library()
+
+
 def test_a_build_that_nobody_loads_for_a_month_makes_room(tmp_path):
     libraries = [tmp_path / f"torch-{name}" / "anydevice_virtual.so" for name in "abc"]
     for library, days in zip(libraries, (0, 10, 40), strict=True):

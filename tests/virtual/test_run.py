@@ -425,6 +425,14 @@ def test_wrong_use_is_one_sentence_and_exit_code_2(
     assert [path.name for path in tmp_path.iterdir()] == ["program.py"]
 
 
+def test_a_folder_for_temporary_files_that_is_none_is_a_sentence(tmp_path: Path) -> None:
+    write(tmp_path, "print('it ran')")
+    done = run("program.py", folder=tmp_path, TMPDIR=str(tmp_path / "none"))
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("anydevice: expected a folder for temporary files that can be written")
+
+
 def test_a_real_gpu_in_sight_is_refused(tmp_path: Path) -> None:
     """As torch's CUDA build counts it; here a stand-in does, since there is none to count."""
     write(

@@ -3,6 +3,7 @@
 `python -m anydevice.virtual.build` builds it ahead of time.
 """
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -24,6 +25,7 @@ FLAGS = ("-std=c++20", "-O2", "-g0", "-fno-math-errno", "-fPIC", "-fvisibility=h
 COMPILERS = ("c++", "g++", "clang++")
 UNFINISHED = "unfinished-"
 DAYS_KEPT = 30
+ROOM = 32 << 20  # bytes, which compiling takes at the most
 
 
 class BuildError(RuntimeError):
@@ -83,6 +85,8 @@ def _build(path: Path) -> None:
                 stderr=subprocess.STDOUT,
             )
         if failed:
+            if shutil.disk_usage(folder).free < ROOM:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             raise BuildError(
                 f"{command[0]} could not compile the virtual GPU for torch {_torch_version()}; "
                 f"its messages are in {log}."

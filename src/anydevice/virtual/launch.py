@@ -220,5 +220,11 @@ def _folder_for_reports() -> str:
     """Where the program's other processes leave what they count; its end removes it."""
     parent = os.environ.get("TMPDIR") or "/tmp"
     folder = os.path.join(parent, f"anydevice-run-{os.getpid()}-{os.urandom(4).hex()}")
-    os.mkdir(folder, mode=0o700)
+    try:
+        os.mkdir(folder, mode=0o700)
+    except OSError as error:
+        raise UsageError(
+            f"expected a folder for temporary files that can be written, got {parent} "
+            f"({error.strerror}): set TMPDIR to one."
+        ) from error
     return folder
