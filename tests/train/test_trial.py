@@ -355,6 +355,29 @@ def test_wrong_use_is_one_sentence(network, data, mistake, sentence):
     assert sentence in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("x", "y", "where"),
+    [((10, 5), (10,), "the network"), ((10, 4), (9,), "the loss, after the network")],
+)
+def test_a_batch_of_the_wrong_shape_is_named(network, x, y, where):
+    batch = (torch.zeros(x), torch.zeros(y, dtype=torch.int64))
+    trial = Trial(network, "adam", "cross_entropy").with_generators([batch])
+    with pytest.raises((RuntimeError, ValueError)) as caught:
+        trial.run(1, verbose=False)
+    (note,) = caught.value.__notes__
+    assert note.startswith(f"raised in {where}, which got a batch of ('{list(x)} torch.float32', ")
+
+
+def test_a_stream_of_samples_is_taken_in_batches(network, data):
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return zip(*data, strict=True)
+
+    trial = Trial(network, "adam", "cross_entropy").with_generators(Stream(), batch_size=50)
+    trial.run(1, verbose=False)
+    assert trial.job.step == 3
+
+
 def test_a_generator_that_is_spent_is_named(network, data):
     trial = Trial(network, "adam", "cross_entropy").with_generators(iter([data]))
     with pytest.raises(UsageError, match="in epoch 2, got none: is the data empty, or a generator"):

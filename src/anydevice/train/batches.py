@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from torch.utils.data.dataloader import default_collate
 
 from anydevice.devices.load import load_of
@@ -99,6 +99,8 @@ def batches_of(
             tensors = tuple(tensor.to(device) for tensor in tensors)
             return Resident(tensors, batch_size, order(len(tensors[0])))
         return _sent(Resident(tensors, batch_size, order(len(tensors[0]))), device)
+    if isinstance(data, IterableDataset):
+        data = DataLoader(data, batch_size)
     if isinstance(data, DataLoader):
         return _sent(Taken(data) if _over_tensors(data) else data, device)
     if isinstance(data, Dataset) and hasattr(data, "__getitem__"):

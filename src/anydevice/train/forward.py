@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from anydevice.errors import UsageError
 from anydevice.train.recipes import Loss
@@ -49,18 +49,30 @@ def _by_loss(loss: Loss | None) -> Forward:
         size = sample_count(batch)
         if isinstance(batch, (tuple, list)) and len(batch) == 1:
             batch = batch[0]
-        if isinstance(batch, (tuple, list)):
-            *inputs, target = batch
-            output = network(*inputs)
-        elif isinstance(batch, Mapping):
-            target = next((batch[name] for name in TARGETS if name in batch), None)
-            output = network(**(batch if loss is None else without_target(batch)))
-        else:
-            target, output = batch, network(batch)
-        value = _own_loss(output) if loss is None else loss(output, target)
+        output = None
+        try:
+            if isinstance(batch, (tuple, list)):
+                *inputs, target = batch
+                output = network(*inputs)
+            elif isinstance(batch, Mapping):
+                target = next((batch[name] for name in TARGETS if name in batch), None)
+                output = network(**(batch if loss is None else without_target(batch)))
+            else:
+                target, output = batch, network(batch)
+            value = _own_loss(output) if loss is None else loss(output, target)
+        except (RuntimeError, ValueError, IndexError) as error:
+            _note_shapes(error, batch, output)
+            raise
         return Result(_scalar(value), output, target, size)
 
     return forward
+
+
+def _note_shapes(error: Exception, batch: Any, output: Any) -> None:
+    """Says what came, where network or loss expected something else."""
+    came = tree_map_only(Tensor, lambda tensor: f"{list(tensor.shape)} {tensor.dtype}", batch)
+    where = "the network" if output is None else "the loss, after the network"
+    error.add_note(f"raised in {where}, which got a batch of {came}: is it of the shape expected?")
 
 
 def _by_step(step: Step) -> Forward:

@@ -84,6 +84,8 @@ def portions(
 ) -> tuple[Iterable[Any], Iterable[tuple[int, int]] | None]:
     """As `batches_of`, for this rank's part of each batch; beside it the parts' sizes."""
     how: dict[str, Any] = {"batch_size": batch_size, "order": order}
+    if isinstance(data, IterableDataset):
+        data = DataLoader(data, batch_size)
     if isinstance(data, DataLoader) and isinstance(data.sampler, DistributedSampler):
         return Redrawn(batches_of(data, device, **how), data.sampler, epoch), None
     streams = isinstance(data, DataLoader) and isinstance(data.dataset, IterableDataset)

@@ -85,6 +85,11 @@ class Trial(Prepared):
 
         `example` is a batch of inputs; without one, the first training batch is.
         """
+        if self.is_sharded:
+            raise UsageError(
+                'expected a whole network to export, got one in shares, by strategy="fsdp": save '
+                "it, and load and export it in one process."
+            )
         if example is None:
             batch = self._first_batch()
             example = tuple(batch[:-1]) if isinstance(batch, (tuple, list)) else batch

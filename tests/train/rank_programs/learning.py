@@ -81,6 +81,7 @@ def every_kind_of_data():
         lambda: DataLoader(Rows(), 16),
         shuffled,
         lambda: DataLoader(Stream(), 16),
+        Stream,
         lambda: [(X[i : i + 26], Y[i : i + 26]) for i in range(0, 130, 26)],
     ):
         as_alone(data, strategies=["ddp"])
