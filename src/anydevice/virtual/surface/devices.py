@@ -123,8 +123,9 @@ def attributes(gpu: Card) -> Iterator[tuple[Any, str, Any]]:
 
 
 def _count_before_use() -> int:
-    """As NVML counts them for torch: that leaves what CUDA sees to be decided later."""
-    return -1 if core.library().anydevice_forked() else len(_visible.now())
+    """As NVML counts them for torch: CUDA may see others later. -1 where it has looked already."""
+    known = _visible.chosen is not None or core.library().anydevice_forked()
+    return -1 if known else len(_visible.now())
 
 
 def ask_again() -> None:
