@@ -1,5 +1,11 @@
 """Well-known networks: their memory is what is known of it, and of what it is made."""
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -46,3 +52,20 @@ def test_the_bytes_of_tensors_alone_are_those_known(make: str, mebibytes: tuple[
         run = planned(make, optimizer)
         assert run.tensors / MIB == pytest.approx(expected, rel=0.005)
         assert run.tensors < run.allocated <= run.reserved < run.device_bytes
+
+
+def test_gpt2_xl_is_planned_in_little_memory_of_the_host() -> None:
+    words = ("--json", "--gpu", "a100-80gb", "train.py", "--network", "gpt2-xl", "--batch-size=2")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "anydevice", "plan", *words],
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parent,
+    )
+    assert process.stdout
+    [answer] = json.loads(process.stdout.read())["gpus"]
+    _, status, usage = os.wait4(process.pid, 0)  # of the process and those that it waited for
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    assert answer["at_the_peak_bytes"]["parameters"] == 4 * 1_557_611_200
+    assert answer["peak_bytes"]["tensors"] > 4 * 4 * 1_557_611_200  # weights, gradients, moments
+    assert usage.ru_maxrss << 10 < 600e6

@@ -22,6 +22,7 @@ from anydevice.sizes import UNSET, size_text
 from anydevice.tables import Table, plain_text
 
 MODULES_SHOWN = 8
+LEAST_SHOWN = 0.005  # of all activations
 BEYOND = ("rounding to blocks", "cached by the allocator", "CUDA context")
 ROWS = (*CATEGORIES, *BEYOND)
 
@@ -171,9 +172,10 @@ class Plan:
         groups = _grouped(by_module)
         table = Table(("activations of", "bytes", "share"), right=("bytes", "share"))
         total = sum(groups.values())
-        shown = dict(list(groups.items())[:MODULES_SHOWN])
+        largest = [(name, size) for name, size in groups.items() if size / total > LEAST_SHOWN]
+        shown = dict(largest[:MODULES_SHOWN])
         if rest := len(groups) - len(shown):
-            shown[f"{rest} others"] = total - sum(shown.values())
+            shown["1 other" if rest == 1 else f"{rest} others"] = total - sum(shown.values())
         for name, size in shown.items():
             table.rows.append((name, size_text(size), f"{size / total:.0%}"))
         return table

@@ -31,7 +31,7 @@ class Program:
         else:
             sys.argv = list(self.words)
             sys.path.insert(0, str(Path(self.words[0]).resolve().parent))
-            runpy.run_path(self.words[0], run_name="__main__")
+            runpy.run_path(os.path.abspath(self.words[0]), run_name="__main__")
 
     def batch(self, option: str) -> int | None:
         """What the words give for it: `--batch 8`, `--batch=8` or `batch=8`."""
