@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from anydevice.devices.choose import DeviceNotFound, pick
 from anydevice.errors import UsageError
@@ -18,6 +18,9 @@ from anydevice.sweep.results import Results
 from anydevice.sweep.runner import Order, Runner, left_of
 from anydevice.sweep.surroundings import surroundings
 from anydevice.sweep.tracker import Tracker
+
+if TYPE_CHECKING:
+    from anydevice.plan.sweep_plan import SweepPlan
 
 KINDS = ("cpu", "cuda", "gpu", "mps", "xpu")
 
@@ -81,6 +84,12 @@ class Sweep:
             with watching(folder, self.runs, left, places.workers, verbose) as watcher:
                 Runner(order, places, watcher).do(left)
         return self.results(folder)
+
+    def plan(self, gpu: str = "h100", *, assume_zeros: bool = False) -> "SweepPlan":
+        """Which runs will not fit such a GPU: `sweep.plan("t4").too_large`; none is started."""
+        from anydevice.plan.sweep_plan import plan_sweep
+
+        return plan_sweep(self, gpu, assume_zeros=assume_zeros)
 
     def track(self, run: Run, folder: str | Path | None = None) -> Tracker:
         """A record for a loop of your own: `with sweep.track(run, "runs/first") as t: …`.

@@ -11,12 +11,13 @@
 namespace anydevice {
 namespace {
 
-// From here on a forked child may not use the GPUs, as CUDA's own context does not survive a fork.
+// From here on a forked child may not use the GPUs, as CUDA's own context does not survive a fork;
+// where they are gone by then, it may have its own.
 void touch() {
   check_usable();
   static std::once_flag once;
   std::call_once(once, [] {
-    pthread_atfork(nullptr, nullptr, [] { machine.forked = true; });
+    pthread_atfork(nullptr, nullptr, [] { machine.forked = machine.gpus > 0; });
   });
 }
 

@@ -1,0 +1,139 @@
+"""Which runs of a sweep will not fit a GPU, before any of them is started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, ConsoleOptions, RenderResult
+
+from anydevice.devices.catalogue import card
+from anydevice.errors import UsageError
+from anydevice.plan.cost import Prediction, duration, predict
+from anydevice.plan.hollow import hollow_run
+from anydevice.plan.isolated import isolated
+from anydevice.sizes import UNSET, size_text
+from anydevice.tables import Table, plain_text
+
+if TYPE_CHECKING:
+    from anydevice.sweep.grid import Run
+    from anydevice.sweep.sweep import Sweep
+
+STEPS = 2  # the second has the optimizer's state beside the rest
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """What one run takes; `why_not` where it could not be planned."""
+
+    run: Run
+    fits: bool | None = None
+    device_bytes: int | None = None
+    time: Prediction | None = None
+    why_not: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "key": self.run.key,
+            "parameters": self.run.parameters,
+            "fits": self.fits,
+            "device_bytes": self.device_bytes,
+            "time": self.time.to_dict() if self.time else None,
+            "why_not": self.why_not or None,
+        }
+
+
+@dataclass
+class SweepPlan:
+    """All runs, in the sweep's order. `fits` is false if one that was planned does not."""
+
+    gpu: str
+    parameters: list[str]
+    plans: list[RunPlan]
+
+    @property
+    def fits(self) -> bool:
+        """Whether each run fits that uses the GPU."""
+        return not self.too_large
+
+    @property
+    def too_large(self) -> list[Run]:
+        """The runs that do not fit."""
+        return [plan.run for plan in self.plans if plan.fits is False]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        plans = [plan.to_dict() for plan in self.plans]
+        return {"gpu": self.gpu, "fits": self.fits, "runs": plans}
+
+    def table(self) -> Table:
+        """One row for each run; those that do not fit first."""
+        figures = ("device bytes", "step")
+        table = Table((*self.parameters, "fits", *figures), right=figures)
+        table.title = f"{len(self.plans)} runs on {card(self.gpu).name}: {self._sentence()}"
+        for plan in sorted(self.plans, key=lambda plan: plan.fits is not False):
+            values = (plan.run.parameters.get(name, UNSET) for name in self.parameters)
+            fits = {True: "yes", False: "NO", None: plan.why_not}[plan.fits]
+            time = duration(plan.time.seconds) if plan.time else UNSET
+            table.rows.append((*map(str, values), fits, size_text(plan.device_bytes), time))
+        return table
+
+    def _sentence(self) -> str:
+        number = len(self.too_large)
+        if not number:
+            return "none is too large"
+        return f"{number} will not fit" if number > 1 else "one will not fit"
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield self.table()
+
+    def __repr__(self) -> str:
+        return plain_text(self, width=120)
+
+    def _repr_html_(self) -> str:
+        return self.table().html()
+
+
+def plan_sweep(sweep: Sweep, gpu: str, *, assume_zeros: bool = False) -> SweepPlan:
+    """Runs the first steps of each run on a hollow GPU of this kind, one run after another."""
+    if sweep.experiment is None:
+        raise UsageError("expected a sweep with an experiment to plan, got one to track().")
+    kind = card(gpu).kind
+    plans = [_planned(sweep.experiment, run, sweep.seed, kind, assume_zeros) for run in sweep.runs]
+    return SweepPlan(kind, sweep.parameters, plans)
+
+
+def _planned(
+    experiment: Callable[[Run], Any], run: Run, seed: int, gpu: str, assume_zeros: bool
+) -> RunPlan:
+    if run.parameters.get("device") == "cpu":
+        return RunPlan(run, why_not="on the CPU")
+    running = partial(
+        hollow_run,
+        partial(_to_its_end, experiment, run, seed),
+        gpu,
+        steps=STEPS,
+        assume_zeros=assume_zeros,
+        name=f"the run {run}",
+    )
+    try:
+        found = isolated(running)
+    except UsageError as error:
+        return RunPlan(run, why_not=str(error))
+    assert found
+    time = predict(found.work, found.card, found.samples) if found.work else None
+    return RunPlan(run, found.fits, found.device_bytes, time)
+
+
+def _to_its_end(experiment: Callable[[Run], Any], run: Run, seed: int) -> None:
+    """The experiment as the sweep would call it; one that yields is asked for all it has."""
+    with TemporaryDirectory() as folder:
+        result = experiment(run.inside(Path(folder), seed))
+        if isinstance(result, Iterator):
+            for _ in result:
+                pass
