@@ -89,8 +89,9 @@ class Watch:
             end = time.monotonic() + GRACE
             while time.monotonic() < end and self.store.add("heard", 0) < self.ranks.world - 1:
                 time.sleep(0.01)
-        elif isinstance(error, RuntimeError):
-            self._tell(rank, text)
+            return
+        self._tell(rank, text)
+        if isinstance(error, RuntimeError):
             raise RankError(f"rank {rank} failed first: {text}") from None
 
     def _hear_first(self) -> None:
