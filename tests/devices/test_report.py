@@ -63,6 +63,13 @@ def test_the_notebook_view_escapes_what_it_shows() -> None:
     assert "<table" in html
 
 
+def test_a_virtual_gpu_says_that_it_is_one() -> None:
+    with ad.virtual_gpus(1, "t4"):
+        there = ad.devices()
+    assert there.gpus[0].virtual
+    assert "virtual: the CPU computes" in there.issue_block()
+
+
 def test_json_holds_every_figure() -> None:
     data = json.loads(Devices((H100, MPS), CPU, SOFTWARE, None).to_json())
     assert data["gpus"][0]["memory"] == 80 << 30

@@ -32,6 +32,7 @@ class Gpu:
     multiprocessors: int | None
     driver: str | None
     runtime: str | None
+    virtual: bool = False
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,7 @@ def _gpu(device: torch.device, software: Software) -> Gpu:
         multiprocessors=getattr(known, "multi_processor_count", None),
         driver=software.driver,
         runtime=software.cuda or software.hip,
+        virtual=getattr(known, "virtual", False),
     )
 
 
@@ -140,6 +142,7 @@ def _row(device: Gpu | host.Cpu, line: str) -> tuple[str, ...]:
 
 def _gpu_line(gpu: Gpu) -> str:
     parts = [
+        gpu.virtual and "virtual: the CPU computes",
         gpu.capability and f"capability {gpu.capability}",
         gpu.multiprocessors and f"{gpu.multiprocessors} multiprocessors",
         gpu.busy is not None and f"{gpu.busy:.0%} busy",

@@ -138,6 +138,8 @@ def ask_again() -> None:
 class CudaDeviceProperties(SimpleNamespace):
     """The type of torch.cuda.get_device_properties()."""
 
+    virtual = True  # what a card's lacks: by it ad.devices() says what it is looking at
+
     def __repr__(self) -> str:
         return (
             f"_CudaDeviceProperties(name='{self.name}', major={self.major}, minor={self.minor}, "
