@@ -11,6 +11,7 @@ from functools import cached_property
 from html import escape
 from importlib import import_module
 from pathlib import Path
+from statistics import median
 from typing import Any, overload
 
 from rich.console import Group, RenderableType
@@ -117,7 +118,7 @@ class Results(Sequence[Record]):
         rows = [
             self._row(places[record.key], states.get(record.key), record, epoch)
             for record in self.records
-            for epoch in (record.epochs if every_epoch else [record.last])
+            for epoch in (record.epochs if every_epoch else [_whole(record)])
         ]
         return rows if sort is None else self._sorted(rows, sort)
 
@@ -159,6 +160,12 @@ class Results(Sequence[Record]):
         from anydevice.sweep.tensorboard import write_runs
 
         return write_runs(self, Path(folder))
+
+    def report(self, path: str | Path | None = None) -> Path:
+        """Writes a page with pictures: FOLDER/report.html, or another file."""
+        from anydevice.sweep.report import report
+
+        return report(self.folder, path)
 
     # ---- how ----
 
@@ -225,6 +232,12 @@ class Results(Sequence[Record]):
     def _repr_html_(self) -> str:
         told = "".join(f"<p>{escape(str(damaged))}</p>" for damaged in self.damaged)
         return self.table().html() + told
+
+
+def _whole(record: Record) -> Row:
+    """The last epoch's figures, with the median of all epochs' durations."""
+    durations = [epoch["seconds"] for epoch in record.epochs if is_number(epoch.get("seconds"))]
+    return {**record.last, "seconds": median(durations)} if durations else record.last
 
 
 def tabled(rows: list[Row], judged: str | None) -> Table:
