@@ -34,6 +34,8 @@ from anydevice.virtual import enabled
 if TYPE_CHECKING:
     from anydevice.train.trial import Trial
 
+SELDOM = 20  # of short epochs so few are written that it takes a twentieth of the time
+
 
 class StoppedEarly(BaseException):
     """The run is not good enough to go on; not an Exception, so that experiments let it pass."""
@@ -59,6 +61,7 @@ class Tracker(Callback):
         self._numbers: dict[str, float] = {}
         self._sizes: dict[str, int] = {}
         self._device: torch.device | None = None
+        self._written = self._writing = 0.0
 
     # ---- what a loop calls ----
 
@@ -211,9 +214,13 @@ class Tracker(Callback):
             raise StoppedEarly
 
     def _keep(self, **changes: Any) -> None:
-        seconds = perf_counter() - self._begin
-        self._record = replace(self._record, **{"seconds": seconds, **changes})
-        write(self.folder, self._record)
+        now = perf_counter()
+        self._record = replace(self._record, **{"seconds": now - self._begin, **changes})
+        begins_or_ends = "epochs" not in changes
+        if begins_or_ends or now - self._written > SELDOM * self._writing:
+            write(self.folder, self._record)
+            self._written = perf_counter()
+            self._writing = self._written - now
 
     def _ran_on(self) -> dict[str, Any]:
         device = self._ran_device()
