@@ -17,6 +17,7 @@ from multiprocessing import reduction
 from multiprocessing.connection import Connection, wait
 from typing import Any, NoReturn
 
+MANY = 3  # runs
 GRACE = 10.0  # seconds that a run has to write its checkpoint when the sweep ends before it
 
 
@@ -53,6 +54,8 @@ class Server:
 
     def forked(self, number: int) -> bool:
         """True in the new process, which is rid of what is the server's."""
+        if number == MANY:
+            _import_what_optimizers_need()
         pid = os.fork()
         if pid:
             self.runs[pid] = number
@@ -108,6 +111,12 @@ def _import_torch(machine: dict[str, Any] | None) -> None:
     import torch  # noqa: F401
 
 
+def _import_what_optimizers_need() -> None:
+    """An optimizer imports 800 modules, in a second: once for all runs, where there are many."""
+
+    gc.freeze()  # a run's collections would touch, and so copy, all these objects
+
+
 def main(descriptor: int) -> None:
     """Serves until the other end of the connection closes."""
     control = Connection(descriptor)
@@ -118,7 +127,7 @@ def main(descriptor: int) -> None:
     from anydevice.train import trial  # noqa: F401
 
     parent = os.getpid()
-    gc.freeze()  # a run's collections would touch, and so copy, all of torch's objects
+    gc.freeze()
     job = Server(control).serve()
     if job:
         sys.argv[:] = setting["argv"]
