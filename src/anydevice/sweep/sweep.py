@@ -8,6 +8,7 @@ from anydevice.devices.choose import DeviceNotFound, pick
 from anydevice.errors import UsageError
 from anydevice.notices import log
 from anydevice.sweep import experiment as experiments
+from anydevice.sweep import fuse as fusing
 from anydevice.sweep import worker
 from anydevice.sweep.grid import Run, names_of, runs_of
 from anydevice.sweep.halving import Halving
@@ -56,6 +57,7 @@ class Sweep:
         workers: int | None = None,
         gpus: float | None = None,
         stop: Halving | None = None,
+        fuse: bool = False,
         retry_failed: bool = False,
         verbose: bool = True,
     ) -> Results:
@@ -63,7 +65,8 @@ class Sweep:
 
         `workers` run at a time: as many as there are GPUs, or one. Each has `gpus` of them, such as
         1, 2 or 0.5; where there are more workers than GPUs, each has its share. `stop` is
-        `ad.halving("accuracy")`, or None: every run goes to its end.
+        `ad.halving("accuracy")`, or None: every run goes to its end. `fuse` trains runs that differ
+        only in numbers of the optimizer or the seed as one program, where that is faster.
         """
         if experiments.loading_program:
             raise experiments.ReachedTheSweep
@@ -82,6 +85,8 @@ class Sweep:
                 stop.learn(Results.of(folder))
             order = Order(folder, shipped, about, self.seed, retry_failed, stop)
             with watching(folder, self.runs, left, places.workers, verbose) as watcher:
+                if fuse:
+                    left = fusing.do(order, places, watcher, left)
                 Runner(order, places, watcher).do(left)
         return self.results(folder)
 

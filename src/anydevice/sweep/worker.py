@@ -35,6 +35,10 @@ def main(parent: int, order: bytes, line: Connection) -> int:
     """Does one run; the exit code tells the sweep what the record cannot."""
     job = json.loads(order)
     _die_with(parent)
+    if "group" in job:
+        from anydevice.sweep.fuse_process import main as together
+
+        return together(job, line)
     folder = Path(job["folder"])
     run = Run(job["parameters"]).inside(folder_of(folder, Run(job["parameters"]).key), job["seed"])
     try:

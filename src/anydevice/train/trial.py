@@ -1,7 +1,8 @@
 """One training run: a network, an optimizer, a loss, and data, on any device."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from contextvars import ContextVar
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Self
@@ -23,6 +24,9 @@ from anydevice.train.prepared import Prepared
 from anydevice.train.randomness import random_state
 from anydevice.train.resume import of_all_ranks, of_this_rank
 
+# What a thread's trials do in the place of their loop; set by a sweep that trains several as one.
+instead: ContextVar[Callable[["Trial", int], History] | None] = ContextVar("instead", default=None)
+
 
 class Trial(Prepared):
     """A training run.
@@ -33,6 +37,8 @@ class Trial(Prepared):
 
     def run(self, epochs: int, verbose: bool = True) -> History:
         """Trains until the history has so many epochs; a second call goes on from there."""
+        if in_its_place := instead.get():
+            return in_its_place(self, epochs)
         job = self.job
         with ExitStack() as stack:
             watch = stack.enter_context(self._together())
