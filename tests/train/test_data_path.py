@@ -3,10 +3,11 @@
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from anydevice.train import batches as path
 from anydevice.train.batches import batches_of
+from anydevice.train.sets import Sets
 from anydevice.train.trial import Trial
 from anydevice.virtual import events
 
@@ -137,3 +138,34 @@ def test_images_stay_bytes_and_come_out_standardised(device):
     torch.testing.assert_close(seen[0], wanted, rtol=1e-4, atol=1e-5)
     trial.predict(images[:1])  # by the statistics of the training images, not of this one
     torch.testing.assert_close(seen[1], wanted[:1], rtol=1e-4, atol=1e-5)
+
+
+def as_loader(images):
+    return DataLoader(images, batch_size=20)
+
+
+def as_part(images):
+    return Subset(images, range(60))
+
+
+@pytest.mark.parametrize("given", [as_loader, as_part, lambda images: as_loader(as_part(images))])
+def test_images_of_bytes_are_standardised_however_they_come(given, device):
+    pixels = torch.randint(256, (80, 1, 4, 4), dtype=torch.uint8)
+    images = TensorDataset(pixels, torch.arange(80))
+    sets = Sets(device)
+    sets.give("train", given(images), 20, shuffle=False)
+    found = torch.cat([batch[0] for batch in sets.named("train")]).cpu()
+    known = pixels[: len(found)].float()
+    assert torch.allclose(found, (known - known.mean()) / known.std(correction=0), atol=1e-4)
+
+
+def test_a_dataset_that_does_something_to_its_tensors_is_asked_for_them(device):
+    class Doubled(TensorDataset):
+        def __getitem__(self, index):
+            return tuple(2 * tensor for tensor in super().__getitem__(index))
+
+    data = Doubled(torch.arange(6.0), torch.arange(6))
+    for given in (data, DataLoader(data, batch_size=4)):
+        sets = Sets(device)
+        sets.give("train", given, 4, shuffle=False)
+        assert torch.cat([x for x, _ in sets.named("train")]).tolist() == [0, 2, 4, 6, 8, 10]

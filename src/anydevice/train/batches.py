@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 from torch.utils.data.dataloader import default_collate
 
 from anydevice.devices.load import load_of
@@ -114,11 +114,24 @@ def batches_of(
 
 
 def tensors_of(data: Any) -> tuple[Tensor, ...] | None:
-    """The tensors that data consists of: `(x, y)`, one tensor, NumPy arrays, a TensorDataset."""
-    held = getattr(data, "tensors", data)
+    """The tensors that data consists of: `(x, y)`, one tensor, NumPy arrays, a TensorDataset.
+
+    Of a Subset of such data, its rows.
+    """
+    if type(data) is Subset:
+        whole = tensors_of(data.dataset)
+        rows = torch.as_tensor(data.indices)
+        return tuple(tensor[rows.to(tensor.device)] for tensor in whole) if whole else None
+    held = data.tensors if _holds_tensors(data) else data
     parts = held if isinstance(held, tuple) else (held,)
     found = tuple(torch.from_numpy(p) if isinstance(p, np.ndarray) else p for p in parts)
     return found if found and all(isinstance(part, Tensor) for part in found) else None
+
+
+def collated(data: Any) -> Any:
+    """What a DataLoader's batches are made of, where they are the samples' tensors as they are."""
+    plain = isinstance(data, DataLoader) and data.collate_fn is default_collate
+    return data.dataset if plain else data
 
 
 def tensors_in(batch: Any) -> Iterator[Tensor]:
@@ -138,8 +151,13 @@ def _fits(tensors: tuple[Tensor, ...], device: torch.device) -> bool:
 
 
 def _over_tensors(loader: DataLoader[Any]) -> bool:
-    plain = type(loader) is DataLoader and type(loader.dataset) is TensorDataset
-    return plain and loader.collate_fn is default_collate and loader.batch_sampler is not None
+    plain = type(loader) is DataLoader and loader.collate_fn is default_collate
+    return plain and _holds_tensors(loader.dataset) and loader.batch_sampler is not None
+
+
+def _holds_tensors(data: Any) -> bool:
+    """Whether this is a TensorDataset whose samples are its rows, with nothing done to them."""
+    return isinstance(data, TensorDataset) and type(data).__getitem__ is TensorDataset.__getitem__
 
 
 def _loaded(data: Dataset[Any], batch_size: int, order: Order) -> DataLoader[Any]:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from anydevice.errors import UsageError
-from anydevice.train.batches import batches_of, tensors_of
+from anydevice.train.batches import batches_of, collated, tensors_of
 from anydevice.train.images import Standardised, are_bytes, statistics
 from anydevice.train.ranks import Ranks
 from anydevice.train.shares import Portions, portions
@@ -91,7 +91,7 @@ class Sets:
         return Portions(self._standardised(batches, data), sizes, self.ranks)
 
     def _standardised(self, batches: Iterable[Any], data: Any) -> Iterable[Any]:
-        tensors = tensors_of(data)
+        tensors = tensors_of(collated(data))
         if tensors and are_bytes(tensors[0]):
             return Standardised(batches, *self._statistics(tensors[0]))
         return batches
@@ -99,7 +99,7 @@ class Sets:
     def _statistics(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Of the training images, whichever are looked at; of these where there are none."""
         train = self.given.get("train")
-        known = tensors_of(train.data) if train else None
+        known = tensors_of(collated(train.data)) if train else None
         mean, scale = statistics(known[0] if known and are_bytes(known[0]) else images)
         return mean.to(self.device), scale.to(self.device)
 
