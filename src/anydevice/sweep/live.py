@@ -124,9 +124,12 @@ def picture(progress: Progress) -> RenderableType:
     """The view: a bar, the counts, the best so far, and what runs."""
     bar = RichTable.grid(padding=(0, 1))
     bar.add_row(
-        ProgressBar(progress.total, progress.done, width=24), Text(progress.counts(), no_wrap=True)
+        ProgressBar(progress.total, progress.done, width=16), Text(progress.counts(), no_wrap=True)
     )
-    lines: list[RenderableType] = [bar, Text(progress.best_so_far(), style="bold", no_wrap=True)]
+    lines: list[RenderableType] = [bar]
+    if progress.best:
+        best = progress.best_so_far()
+        lines.append(Text(best, style="bold", overflow="ellipsis", no_wrap=True))
     for run, figures in list(progress.running.items())[:MOST_SHOWN]:
         words = f"  {run}  {_figures_text(figures)}".rstrip()
         lines.append(Text(words, style="dim", overflow="ellipsis", no_wrap=True))

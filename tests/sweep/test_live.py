@@ -1,0 +1,60 @@
+"""What a sweep shows while it runs."""
+
+import pytest
+
+from anydevice.sweep.grid import grid
+from anydevice.sweep.live import Progress, duration_text, line_of, picture, reason
+from anydevice.sweep.records import Record
+from anydevice.tables import plain_text
+
+RUNS = grid(lr=[1, 2, 3, 4])
+
+
+def a_record(place: int, state: str = "done", error: str | None = None, **figures) -> Record:
+    run, epochs = RUNS[place], [{"epoch": 1, "seconds": 0.5, **figures}]
+    return Record(run.key, run.parameters, state, error, epochs, seconds=90)
+
+
+def test_the_view_tells_how_many_are_done_what_runs_and_the_best_so_far() -> None:
+    progress = Progress(total=4, workers=2)
+    progress.started(RUNS[0])
+    assert plain_text(picture(progress)).splitlines()[0].endswith("0 of 4 runs done, 1 running")
+    progress.started(RUNS[1])
+    progress.epoch(RUNS[1], {"epoch": 2, "loss": 0.5})
+    progress.ended(RUNS[0], a_record(0, loss=0.25))
+    progress.ended(RUNS[2], a_record(2, "failed", "Traceback:\n  x\nValueError: bad"))
+    first, best, running = plain_text(picture(progress)).splitlines()
+    assert "2 of 4 runs done (1 failed), 1 running, about " in first
+    assert first.endswith(" left")
+    assert best == "best so far: loss 0.25 (lr=1)"
+    assert running == "  lr=2  epoch 2  loss 0.5"
+
+
+def test_a_run_that_ended_is_one_line() -> None:
+    done, failed = a_record(0, loss=0.25), a_record(1, "failed", "Traceback:\n  x\nValueError: bad")
+    assert line_of(RUNS[0], done) == "lr=1  epoch 1  loss 0.25  90 s"
+    assert line_of(RUNS[1], failed) == "lr=2  failed after 90 s: ValueError: bad"
+    assert line_of(RUNS[0], a_record(0, "stopped", loss=1)).endswith("stopped after epoch 1")
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (
+            "the run's process was killed by SIGKILL\nabout to",
+            "the run's process was killed by SIGKILL",
+        ),
+        ("Traceback …\n  File …\nKeyError: 'a'", "KeyError: 'a'"),
+        (None, "no reason is known"),
+    ],
+)
+def test_a_reason_is_the_line_that_says_something(error: str | None, line: str) -> None:
+    assert reason(Record("k", {}, "failed", error)) == line
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0123, "0.012 s"), (9.9, "9.9 s"), (61, "61 s"), (600, "10 min"), (9000, "2.5 h")],
+)
+def test_durations_are_as_people_say_them(seconds: float, text: str) -> None:
+    assert duration_text(seconds) == text
