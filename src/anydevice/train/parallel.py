@@ -94,6 +94,22 @@ class Replicated(Together):
         self.wrapped: Any = DistributedDataParallel(whole) if self.trained else whole
         self._versions: list[int] | None = None
         self.complete: bool | None = None  # whether all parameters take part; not known at first
+        if self.trained:
+            self._settle_order()
+
+    def _settle_order(self) -> None:
+        """A backward pass of zeros, after which DDP puts gradients together in its lasting order.
+
+        Else it would do so after the first step, also of a run that goes on: that step's gradients
+        would be added up in another order than in the run that was not interrupted.
+        """
+        before = [parameter.grad for parameter in self.trained]
+        self.wrapped(None)
+        for parameter in reversed(self.trained):
+            parameter.grad = None
+            torch.autograd.backward([parameter], [torch.zeros_like(parameter)])
+        for parameter, gradient in zip(self.trained, before, strict=True):
+            parameter.grad = gradient
 
     def gradients(self, job: Job, group: list[Portion]) -> list[Result]:  # noqa: D102
         results = self.attempt(job, group)
