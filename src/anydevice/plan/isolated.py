@@ -11,10 +11,12 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from tempfile import TemporaryFile
 from typing import Any, NoReturn, TextIO, TypeVar, cast
+from unittest.mock import patch
 
 import torch
 
 from anydevice.plan.failures import CannotPlanError
+from anydevice.virtual import build
 
 T = TypeVar("T")
 FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
@@ -55,6 +57,17 @@ def _load_what_torch_loads_late() -> None:
 
     import anydevice.plan.hollow  # noqa: F401
 
+    try:
+        build.library()
+    except build.BuildError as error:
+        raise CannotPlanError(str(error)) from error
+
+
+def _hide_real_gpus() -> None:
+    """CUDA counts the GPUs that it may see once in a process: a plan needs none."""
+    with patch.dict(os.environ, CUDA_VISIBLE_DEVICES=""):
+        getattr(torch._C, "_cuda_getDeviceCount", int)()
+
 
 def _received(connection: Connection) -> tuple[bool, Any]:
     """Whether the function returned, and what; or its error, or None if the process just ended."""
@@ -66,12 +79,13 @@ def _received(connection: Connection) -> tuple[bool, Any]:
 
 def _answer(function: Callable[[], Any], connection: Connection, said: TextIO) -> NoReturn:
     """The child's side: it ends here, whatever the program wanted to do at its exit."""
-    for descriptor in (1, 2):
-        os.dup2(said.fileno(), descriptor)
-    sys.stdout = sys.stderr = said  # in a notebook the two go elsewhere than to 1 and 2
-    gc.freeze()  # what the parent made is not the child's to look through
-    torch.set_num_threads(1)  # the parent's threads are not here
     try:
+        for descriptor in (1, 2):
+            os.dup2(said.fileno(), descriptor)
+        sys.stdout = sys.stderr = said  # in a notebook the two go elsewhere than to 1 and 2
+        gc.freeze()  # what the parent made is not the child's to look through
+        torch.set_num_threads(1)  # the parent's threads are not here
+        _hide_real_gpus()
         result: Any = True, function()
     except BaseException as error:
         result = False, error.with_traceback(None)
