@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test browser test-distributed stress conformance test-cuda-build test-ecosystem lint types clean
+.PHONY: demo test browser test-distributed stress conformance test-cuda-build test-ecosystem test-ray lint types clean
 
 demo: .venv/installed
 	$(BIN)/anydevice demo build/demo
@@ -56,6 +56,15 @@ build/ecosystem/installed: pyproject.toml constraints.txt tests/ecosystem/requir
 		accelerate pytorch-ignite
 	for source in build/ecosystem/sources/*.tar.gz; do \
 		tar -xzf $$source -C build/ecosystem/sources || exit 1; done
+	@touch $@
+
+# A sweep on a Ray cluster on this machine, in an environment of its own, since Ray is large.
+test-ray: build/ray/installed
+	build/ray/bin/python -m pytest -q -rs tests/sweep/test_ray.py
+
+build/ray/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv build/ray
+	build/ray/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,ray]'
 	@touch $@
 
 lint: .venv/installed

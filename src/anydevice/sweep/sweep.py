@@ -9,7 +9,7 @@ from anydevice.errors import UsageError
 from anydevice.notices import log
 from anydevice.sweep import experiment as experiments
 from anydevice.sweep import fuse as fusing
-from anydevice.sweep import worker
+from anydevice.sweep import ray_engine, worker
 from anydevice.sweep.grid import Run, names_of, runs_of
 from anydevice.sweep.halving import Halving
 from anydevice.sweep.live import watching
@@ -58,6 +58,7 @@ class Sweep:
         gpus: float | None = None,
         stop: Halving | None = None,
         fuse: bool = False,
+        engine: str | None = None,
         retry_failed: bool = False,
         verbose: bool = True,
     ) -> Results:
@@ -67,27 +68,35 @@ class Sweep:
         1, 2 or 0.5; where there are more workers than GPUs, each has its share. `stop` is
         `ad.halving("accuracy")`, or None: every run goes to its end. `fuse` trains runs that differ
         only in numbers of the optimizer or the seed as one program, where that is faster.
+        `engine="ray"` does the runs on a Ray cluster.
         """
         if experiments.loading_program:
             raise experiments.ReachedTheSweep
         if self.experiment is None:
             raise UsageError("expected a sweep with an experiment to run, got one to track().")
+        if engine not in (None, "ray") or (engine and fuse):
+            raise UsageError(f"expected engine='ray' (without fuse) or none, got {engine!r}.")
         folder = Path(folder)
-        self._refuse_absent_devices()
+        if not engine:
+            self._refuse_absent_devices()
         shipped = experiments.shipped(self.experiment)
         about = self._enter(folder)
         left, damaged = left_of(folder, self.runs, retry_failed)
         for each in damaged:
             log.warning(f"anydevice: {each} Remove {each.path.parent}, and the run is done again.")
         if left:
-            places = Places(self.runs, workers, gpus)
+            places = Places(self.runs, workers, None if engine else gpus)
             if stop:
                 stop.learn(Results.of(folder))
             order = Order(folder, shipped, about, self.seed, retry_failed, stop)
             with watching(folder, self.runs, left, places.workers, verbose) as watcher:
+                if engine:
+                    ray_engine.do(order, watcher, left, workers, gpus)
+                    left = []
                 if fuse:
                     left = fusing.do(order, places, watcher, left)
-                Runner(order, places, watcher).do(left)
+                if left:
+                    Runner(order, places, watcher).do(left)
         return self.results(folder)
 
     def plan(self, gpu: str = "h100", *, assume_zeros: bool = False) -> "SweepPlan":
