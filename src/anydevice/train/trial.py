@@ -105,7 +105,8 @@ class Trial(Prepared):
         """Keeps the trial in a folder, from which `Trial.load` makes it again."""
         with self._together():
             state = of_all_ranks(self.state(), {}, self.ranks)
-            return self.write_to(Checkpoints(Path(folder), keep=1), state)
+            path = self.write_to(Checkpoints(Path(folder), keep=1), state)
+            return self.ranks.told(path) if self.ranks else path
 
     @classmethod
     def load(cls, folder: str | Path, network: nn.Module, *arguments: Any, **options: Any) -> Self:
