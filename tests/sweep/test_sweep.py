@@ -109,7 +109,7 @@ def test_virtual_gpus_are_inherited_a_gpu_each_or_a_share(tmp_path: Path) -> Non
         runs = ad.grid(n=[1, 2], device=["cuda"])
         each = ad.Sweep(experiments.where, runs).run(tmp_path / "each", verbose=False)
         shares = ad.Sweep(experiments.where, runs).run(
-            tmp_path / "shares", workers=4, verbose=False
+            tmp_path / "shares", workers=3, verbose=False
         )
         named = ad.Sweep(experiments.where, [{"device": "cuda:1"}]).run(
             tmp_path / "named", verbose=False

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 
 import torch
 
@@ -94,7 +95,7 @@ def _share(present: int, workers: int | None, gpus: float | None) -> float:
     if workers is not None and (isinstance(workers, bool) or workers < 1):
         raise UsageError(f"expected 1 or more workers, got {workers!r}.")
     if gpus is None:
-        return min(1.0, present / workers) if present and workers else 1.0
+        return 1 / ceil(workers / present) if present and workers else 1.0
     if gpus < 0 or (gpus > 1 and gpus != int(gpus)):
         raise UsageError(
             f"expected gpus, what a run has of them, as a share such as 0.5 or a whole number, got "
