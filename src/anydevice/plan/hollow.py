@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import torch
+from torch.utils.checkpoint import set_checkpoint_early_stop
 
 from anydevice.devices.catalogue import Card, card
 from anydevice.plan import workspaces
@@ -21,7 +22,8 @@ from anydevice.virtual import core
 from anydevice.virtual.machine import virtual_gpus
 
 AMPLE = 1 << 50
-RESERVED = "reserved_bytes.all.peak"
+ALLOCATED, RESERVED = "allocated_bytes.all.peak", "reserved_bytes.all.peak"
+REQUESTED = "requested_bytes.all.peak"
 
 
 @dataclass
@@ -106,6 +108,7 @@ class _Running:
         with virtual_gpus(self.gpus, self.card.kind, hollow=True):
             for device in range(self.gpus):
                 core.library().anydevice_memory_set_capacity(device, memory, workspaces.CONTEXT)
+            left = [torch._C._cuda_memoryStats(device) for device in range(self.gpus)]
             watch = Watch(self.card, self.steps, timed=not self.brief)
             self._run(watch)
             stats = [torch.cuda.memory_stats(device) for device in range(self.gpus)]
@@ -118,9 +121,12 @@ class _Running:
             gpus=self.gpus,
             steps=len(watch.step_marks),
             wanted=self.steps,
-            allocated=stats[fullest]["allocated_bytes.all.peak"],
-            reserved=stats[fullest][RESERVED],
-            requested=stats[fullest]["requested_bytes.all.peak"],
+            # Less what a run before it, broken off in backward, has left for good.
+            allocated=stats[fullest][ALLOCATED]
+            - left[fullest]["allocated_bytes"]["all"]["current"],
+            reserved=stats[fullest][RESERVED] - left[fullest]["reserved_bytes"]["all"]["current"],
+            requested=stats[fullest][REQUESTED]
+            - left[fullest]["requested_bytes"]["all"]["current"],
             context=workspaces.CONTEXT,
             fits=True,
             device=fullest,
@@ -133,8 +139,10 @@ class _Running:
 
     def _run(self, watch: Watch) -> None:
         values = nullcontext() if self.assume_zeros else branches_refused()
+        # A checkpoint stops computing again by an error, and what is freed on its way is watched by
+        # Python, which an error under way would break.
         try:
-            with watch.watching(), nothing_written(), values:
+            with watch.watching(), nothing_written(), values, set_checkpoint_early_stop(False):
                 self.function()
         except (Enough, KeyboardInterrupt, torch.OutOfMemoryError) as end:
             if not isinstance(end, Enough):
