@@ -382,3 +382,16 @@ def test_a_generator_that_is_spent_is_named(network, data):
     trial = Trial(network, "adam", "cross_entropy").with_generators(iter([data]))
     with pytest.raises(UsageError, match="in epoch 2, got none: is the data empty, or a generator"):
         trial.run(2, verbose=False)
+
+
+def test_some_options_may_change_between_runs_and_the_rest_may_not(network, data):
+    trial = Trial(network, "sgd", "cross_entropy").with_generators(data, batch_size=50)
+    trial.run(1, verbose=False)
+    assert trial.job.step == 3
+    trial.with_options(accumulate=2, clip_norm=1e-9).run(2, verbose=False)
+    assert trial.job.step == 5
+    before = copy.deepcopy(network.state_dict())
+    trial.run(3, verbose=False)
+    assert all(torch.allclose(now, before[k]) for k, now in network.state_dict().items())
+    with pytest.raises(UsageError, match="expected seed before the first step, got it after 7"):
+        trial.with_options(seed=1, accumulate=1)

@@ -8,6 +8,8 @@ import torch
 
 from anydevice.errors import UsageError
 
+AT_ANY_TIME = {"accumulate", "clip_norm", "deterministic", "on_oom"}  # the rest: before a step
+
 
 @dataclass(frozen=True)
 class Options:

@@ -21,7 +21,7 @@ from anydevice.train.forward import Step, forward_of
 from anydevice.train.history import History
 from anydevice.train.loop import Job, as_it_was, gradients
 from anydevice.train.metrics import Metrics
-from anydevice.train.options import Options, determinism
+from anydevice.train.options import AT_ANY_TIME, Options, determinism
 from anydevice.train.parallel import FittingTogether, Replicated, Together
 from anydevice.train.precision import precision_of
 from anydevice.train.ranks import Ranks, own_device, together
@@ -108,13 +108,18 @@ class Prepared:
             raise UsageError(
                 f"expected options among {', '.join(known)}, got {', '.join(sorted(strangers))}."
             )
-        if self._job and self._job.step:
+        job = self._job if self._job and self._job.step else None
+        if job and (early := options.keys() - AT_ANY_TIME):
             raise UsageError(
-                f"expected options before the first step, got them after {self._job.step}: "
-                "make another trial with them."
+                f"expected {', '.join(sorted(early))} before the first step, got it after "
+                f"{job.step}: make another trial with it."
             )
         self.options = replace(self.options, **options)
-        self._job = None
+        if job:
+            job.accumulate, job.clip_norm = self.options.accumulate, self.options.clip_norm
+            job.gradients = self._gradients()
+        else:
+            self._job = None
         return self
 
     def with_generators(
