@@ -112,7 +112,7 @@ def demo(
 def bench(
     kinds: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KIND]…", help="matmul, product, convolution, transfer; or all."),
+        typer.Argument(metavar="[KIND]…", help="matmul, product, convolution, transfer; training."),
     ] = None,
     device: Annotated[
         list[str] | None, typer.Option("--device", help="Measure this one; may be given again.")
@@ -128,6 +128,14 @@ def bench(
     from anydevice.bench.suite import bench as measure
     from anydevice.tables import show
 
+    if kinds == ["training"]:
+        if report:
+            raise UsageError("expected --report for the other kinds: `anydevice report FOLDER`.")
+        from anydevice.bench.training import training
+
+        results = training(device, verbose=not json)
+        print(results.to_json()) if json else show(results)
+        return
     page = check_page(report) if report else None
     found = measure(device, kinds, full=full)
     print(found.to_json()) if json else show(found)
