@@ -10,11 +10,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import anydevice as ad
 from anydevice.plan.batch import Largest
+from anydevice.plan.hollow import hollow_run
 from anydevice.plan.planning import plan
 from anydevice.plan.program import Program
+from anydevice.plan.workspaces import CONTEXT
 from anydevice.tables import plain_text
 
 TRAIN = """
@@ -121,6 +124,26 @@ def test_a_function_is_planned_in_a_process_of_its_own() -> None:
     assert not torch.cuda.is_available() or torch.version.cuda
     assert "parameters" in repr(answer)
     assert "<table" in answer._repr_html_()
+
+
+def test_a_run_broken_off_in_backward_leaves_nothing_to_the_next() -> None:
+    def train() -> None:
+        layers = [nn.Linear(2000, 2000), nn.ReLU(), nn.Linear(2000, 2000), nn.ReLU()]
+        network = nn.Sequential(*layers).cuda()
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        for _ in range(3):
+            x = torch.rand(4000, 2000, device="cuda")
+            output = checkpoint(network, x, use_reentrant=False)
+            optimizer.zero_grad()
+            output.sum().backward()
+            optimizer.step()
+
+    whole = hollow_run(train, "t4")
+    for share in (0.5, 0.8, 0.95):
+        broken_off = hollow_run(train, "t4", memory=CONTEXT + int(whole.reserved * share))
+        assert not broken_off.fits
+        for figure in ("allocated", "reserved", "tensors"):
+            assert getattr(broken_off, figure) == getattr(whole, figure)
 
 
 def test_activations_are_told_by_module() -> None:

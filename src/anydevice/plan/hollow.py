@@ -8,7 +8,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import torch
-from torch.utils.checkpoint import set_checkpoint_early_stop
 
 from anydevice.devices.catalogue import Card, card
 from anydevice.plan import workspaces
@@ -108,7 +107,6 @@ class _Running:
         with virtual_gpus(self.gpus, self.card.kind, hollow=True):
             for device in range(self.gpus):
                 core.library().anydevice_memory_set_capacity(device, memory, workspaces.CONTEXT)
-            left = [torch._C._cuda_memoryStats(device) for device in range(self.gpus)]
             watch = Watch(self.card, self.steps, timed=not self.brief)
             self._run(watch)
             stats = [torch.cuda.memory_stats(device) for device in range(self.gpus)]
@@ -121,12 +119,9 @@ class _Running:
             gpus=self.gpus,
             steps=len(watch.step_marks),
             wanted=self.steps,
-            # Less what a run before it, broken off in backward, has left for good.
-            allocated=stats[fullest][ALLOCATED]
-            - left[fullest]["allocated_bytes"]["all"]["current"],
-            reserved=stats[fullest][RESERVED] - left[fullest]["reserved_bytes"]["all"]["current"],
-            requested=stats[fullest][REQUESTED]
-            - left[fullest]["requested_bytes"]["all"]["current"],
+            allocated=stats[fullest][ALLOCATED],
+            reserved=stats[fullest][RESERVED],
+            requested=stats[fullest][REQUESTED],
             context=workspaces.CONTEXT,
             fits=True,
             device=fullest,
@@ -139,18 +134,12 @@ class _Running:
 
     def _run(self, watch: Watch) -> None:
         values = nullcontext() if self.assume_zeros else branches_refused()
-        # A checkpoint stops computing again by an error, and what is freed on its way is watched by
-        # Python, which an error under way would break.
         try:
-            with watch.watching(), nothing_written(), values, set_checkpoint_early_stop(False):
+            with watch.watching(), nothing_written(), values:
                 self.function()
         except (Enough, KeyboardInterrupt, torch.OutOfMemoryError) as end:
             if not isinstance(end, Enough):
                 raise
-        except SystemError as error:  # what autograd makes of one that passes freed memory
-            if _refusals(self.gpus) > watch.refused:
-                raise torch.OutOfMemoryError from error
-            raise explained(error, self.name) from error
         except BaseException as error:
             if not watch.step_marks or not isinstance(error, SystemExit):
                 raise explained(error, self.name) from error

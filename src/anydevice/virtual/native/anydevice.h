@@ -8,6 +8,8 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <torch/library.h>
 
+#include "python.h"
+
 #include <atomic>
 #include <cstdint>
 #include <string>
@@ -210,6 +212,7 @@ std::string user_line();
 inline void report(const Report& what) {
   count(what);
   if (auto* heard = listener.load(std::memory_order_relaxed); C10_UNLIKELY(heard != nullptr)) {
+    const ErrorAside aside;
     heard(&what);
   }
 }

@@ -2,7 +2,6 @@
 // programs may ask on each rank in an order that would deadlock if asking meant waiting.
 #include "collectives.h"
 
-#include <dlfcn.h>
 #include <set>
 #include <thread>
 
@@ -13,14 +12,14 @@ namespace {
 class WithoutPythonsLock {
  public:
   WithoutPythonsLock() {
-    static auto* const held = find<int()>("PyGILState_Check");
-    static auto* const release = find<void*()>("PyEval_SaveThread");
+    static auto* const held = pythons<int()>("PyGILState_Check");
+    static auto* const release = pythons<void*()>("PyEval_SaveThread");
     if (held != nullptr && release != nullptr && held() != 0) {
       thread_ = release();
     }
   }
   ~WithoutPythonsLock() {
-    static auto* const acquire = find<void(void*)>("PyEval_RestoreThread");
+    static auto* const acquire = pythons<void(void*)>("PyEval_RestoreThread");
     if (thread_ != nullptr) {
       acquire(thread_);
     }
@@ -29,10 +28,6 @@ class WithoutPythonsLock {
   WithoutPythonsLock& operator=(const WithoutPythonsLock&) = delete;
 
  private:
-  template <typename Function>
-  static Function* find(const char* name) {
-    return reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name));
-  }
   void* thread_ = nullptr;
 };
 

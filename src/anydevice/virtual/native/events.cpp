@@ -14,6 +14,7 @@ std::atomic<void (*)(char*, size_t)> tell_line{nullptr};
 std::string user_line() {
   char text[256] = "";
   if (auto* tell = tell_line.load()) {
+    const ErrorAside aside;
     tell(text, sizeof(text));
   }
   return text;

@@ -153,6 +153,7 @@ std::atomic<void (*)(int, const Trace*)> historian{nullptr};
 // Outside the model's lock: who listens is Python, and may allocate or free in turn.
 void tell_history(DeviceIndex device) {
   if (auto* tell = historian.load(std::memory_order_relaxed); C10_UNLIKELY(tell != nullptr)) {
+    const ErrorAside aside;
     for (const auto& trace : of(device).take_traces()) {
       tell(device, &trace);
     }
