@@ -72,6 +72,10 @@ def watched(run):
     yield {"loss": 0.5}
 
 
+def imported(run):
+    return {"there": "torch._dynamo" in sys.modules}
+
+
 def graded(run):
     """Good runs and bad ones, for halving; says when it is closed."""
     try:

@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 import anydevice as ad
-from anydevice.sweep import fuse, fuse_reasons
+from anydevice.sweep import fuse, fuse_reasons, tracker
 from anydevice.sweep.fuse_process import draw_orders
 from anydevice.sweep.fuse_training import Together
-from anydevice.sweep.records import read_all
+from anydevice.sweep.records import RecordError, read_all
 from anydevice.train.callbacks import Callback, EarlyStopping, Schedule
 
 X = torch.randn(70, 6, generator=torch.Generator().manual_seed(0))
@@ -216,6 +216,14 @@ def killed(run: ad.Run) -> Any:  # type: ignore[name-defined]
     return handwritten(run)
 
 
+def unwritable(run: ad.Run) -> Any:  # type: ignore[name-defined]
+    def full(folder: Path, record: Any) -> None:
+        raise RecordError("the disk is full")
+
+    tracker.write = full
+    raise ValueError("which its record cannot say")
+
+
 def done(folder: Path, what: Any, fuse: bool, count: int = 2) -> dict[float, Any]:
     runs = ad.grid(lr=[number / 10 for number in range(1, count + 1)], seed=[0])
     ad.Sweep(what, runs).run(folder, fuse=fuse, verbose=False)
@@ -257,3 +265,8 @@ def test_what_cannot_be_fused_is_done_one_by_one_and_said(
 def test_a_group_whose_process_is_killed_is_done_one_by_one(tmp_path: Path) -> None:
     records = done(tmp_path, killed, True)
     assert {record.state for record in records.values()} == {"done"}
+
+
+def test_a_full_disk_ends_a_group_instead_of_keeping_it_waiting(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="the disk is full"):
+        done(tmp_path, unwritable, True)

@@ -34,6 +34,8 @@ def test_a_run_that_ended_is_one_line() -> None:
     done, failed = a_record(0, loss=0.25), a_record(1, "failed", "Traceback:\n  x\nValueError: bad")
     assert line_of(RUNS[0], done) == "lr=1  epoch 1  loss 0.25  90 s"
     assert line_of(RUNS[1], failed) == "lr=2  failed after 90 s: ValueError: bad"
+    crashed = Record(RUNS[1].key, RUNS[1].parameters, "failed", error="killed by SIGKILL")
+    assert line_of(RUNS[1], crashed) == "lr=2  failed: killed by SIGKILL"
     assert line_of(RUNS[0], a_record(0, "stopped", loss=1)).endswith("stopped after epoch 1")
 
 

@@ -107,6 +107,8 @@ def test_html_escapes_what_users_wrote(tmp_path: Path) -> None:
     page = ad.Results.of(tmp_path)._repr_html_()
     assert "&lt;script&gt;" in page
     assert "<script>" not in page
+    failed = ad.Results.of(a_folder(tmp_path / "failed"))._repr_html_()
+    assert "<p>run 3 failed: ValueError: &lt;b&gt;</p>" in failed
 
 
 def test_csv_has_a_line_an_epoch_and_json_everything(tmp_path: Path) -> None:
@@ -175,6 +177,9 @@ def test_more_of_these_is_better(name: str) -> None:
     assert more_is_better(name)
 
 
-@pytest.mark.parametrize("name", ["loss", "val_loss", "mse", "error", "seconds", "perplexity"])
+@pytest.mark.parametrize(
+    "name",
+    ["loss", "val_loss", "mse", "error", "seconds", "perplexity", "top5_error", "accumulated_loss"],
+)
 def test_less_of_these_is_better(name: str) -> None:
     assert not more_is_better(name)

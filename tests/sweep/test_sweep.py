@@ -1,6 +1,7 @@
 """Sweeps, each run in a process of its own, whatever becomes of it."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,8 @@ import torch
 
 import anydevice as ad
 from anydevice import UsageError
+from anydevice.sweep.experiment import shipped
+from anydevice.sweep.processes import Processes
 from anydevice.sweep.records import Record, folder_of, read
 
 from . import experiments
@@ -135,12 +138,28 @@ def test_weak_runs_stop_early_by_halving(tmp_path: Path) -> None:
         (10, "done", 9),
     ]
     assert all((folder_of(tmp_path / "s", r.key) / "closed").exists() for r in results)
+    again = ad.Sweep(experiments.graded, ad.grid(quality=[1]))
+    assert again.run(tmp_path / "t", stop=stop, verbose=False)[0].state == "done"
 
 
 def test_halving_by_a_figure_that_is_not_there_is_told(tmp_path: Path) -> None:
     sweep = ad.Sweep(experiments.graded, ad.grid(quality=[9]))
     results = sweep.run(tmp_path / "s", stop=ad.halving("acuracy"), verbose=False)
     assert "expected the figure 'acuracy'" in results[0].error
+
+
+def test_from_the_third_run_on_what_optimizers_import_is_there_already(tmp_path: Path) -> None:
+    results = ad.Sweep(experiments.imported, ad.grid(number=[1, 2, 3, 4])).run(tmp_path / "s")
+    assert figures(results, "there") == [False, False, True, True]
+
+
+def test_a_run_ordered_of_a_server_that_has_just_ended_is_a_failed_one() -> None:
+    processes = Processes(shipped(experiments.squares))
+    processes._server.kill()
+    processes._server.wait()
+    number = processes.start({})
+    assert list(processes.messages(None)) == [(number, {"code": -signal.SIGKILL})]
+    processes.close()
 
 
 def test_a_device_that_is_not_here_is_told_before_the_first_run(tmp_path: Path) -> None:

@@ -89,3 +89,41 @@ def test_a_rank_that_raises_ends_all_with_its_error(device: str, how: str, tmp_p
     assert f"rank 0 stops: rank {last} failed: {text}; raised in the callback" in done.stderr
     assert how == "waiting" or reports[last] == text
     assert (reports[0] or "RankError").startswith("RankError")
+
+
+LAST_TO_LEAVE = """
+import os, select, sys
+from pathlib import Path
+import torch
+import torch.distributed as dist
+import anydevice as ad
+from anydevice.train.callbacks import Callback
+
+rank, port = int(sys.argv[1]), Path("port")
+if rank == 0:
+    store = dist.TCPStore("127.0.0.1", 0, 2, is_master=True, wait_for_workers=False)
+    Path("port.new").write_text(str(store.port))
+    Path("port.new").rename(port)
+else:
+    while not port.exists():
+        pass
+    store = dist.TCPStore("127.0.0.1", int(port.read_text()), 2)
+dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+
+
+class LastToLeave(Callback):
+    def on_end(self, trial):
+        if rank == 1:
+            select.select([os.pidfd_open(trial.ranks.homes[0][1])], [], [])
+
+
+trial = ad.Trial(torch.nn.Linear(2, 2), "sgd", "mse", callbacks=[LastToLeave()])
+trial.with_generators((torch.ones(8, 2), torch.ones(8, 2)), batch_size=4).run(1, verbose=False)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="waits for a process as Linux can")
+def test_a_rank_may_leave_after_the_one_that_keeps_the_store(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", LAST_TO_LEAVE]
+    both = [subprocess.Popen([*command, str(rank)], cwd=tmp_path) for rank in range(2)]
+    assert [process.wait() for process in both] == [0, 0]

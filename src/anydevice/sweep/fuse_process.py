@@ -84,6 +84,15 @@ class Member:
     def _work(self) -> None:
         self._go.acquire()
         try:
+            self._to_its_end()
+        except RecordError as error:
+            self.error = error
+        finally:
+            self.ended = True
+            self._back.release()
+
+    def _to_its_end(self) -> None:
+        try:
             instead.set(self._hand_over)
             self.follow.begin()
             result = self.experiment(self.run)
@@ -91,12 +100,10 @@ class Member:
                 result = worker._drained(result, self.follow)
             self.follow.take(result)
             self.follow.end(StoppedEarly() if self.follow.stopped else None)
-        except RecordError as error:
-            self.error = error
+        except RecordError:
+            raise
         except BaseException as error:
             self.follow.end(error)
-        self.ended = True
-        self._back.release()
 
     def _hand_over(self, trial: Trial, epochs: int) -> History:
         """What trial.run does in this thread, the first time."""

@@ -170,7 +170,7 @@ def line_of(run: Run, record: Record) -> str:
     """How a run ended, in one line."""
     seconds = "" if record.seconds is None else duration_text(record.seconds)
     if record.state == "failed":
-        return f"{run}  failed after {seconds}: {reason(record)}"
+        return f"{run}  failed{seconds and f' after {seconds}'}: {reason(record)}"
     stopped = f"stopped after epoch {len(record.epochs)}" if record.state == "stopped" else ""
     words = (str(run), _figures_text(record.last), seconds, stopped)
     return "  ".join(word for word in words if word)

@@ -32,13 +32,14 @@ class Processes:
         self._started += 1
         own, other = Pipe()
         order = {**job, "number": self._started, "experiment": self._experiment}
-        self._control.send_bytes(json.dumps(order).encode())
-        reduction.send_handle(self._control, other.fileno(), self._server.pid)
-        other.close()
         self._lines[self._started] = own
+        with suppress(OSError):  # the server has just ended: messages() finds that out
+            self._control.send_bytes(json.dumps(order).encode())
+            reduction.send_handle(self._control, other.fileno(), self._server.pid)
+        other.close()
         return self._started
 
-    def messages(self, timeout: float) -> Iterator[tuple[int, dict[str, Any]]]:
+    def messages(self, timeout: float | None) -> Iterator[tuple[int, dict[str, Any]]]:
         """What the runs say, each with its number; {"code": …} is the last from each."""
         numbers = {line: number for number, line in self._lines.items() if line}
         for ready in wait([self._control, *numbers], timeout):

@@ -5,12 +5,15 @@ from collections.abc import Iterable
 from typing import Any
 
 MORE = ("acc", "top", "f1", "auc", "auroc", "precision", "recall", "r2", "score", "iou", "bleu")
+LESS = ("loss", "error", "err", "errors", "seconds", "time")
 PREFERRED = ("val_accuracy", "accuracy", "val_acc", "acc", "val_loss", "loss")
 
 
 def more_is_better(name: str) -> bool:
     """True for accuracy and the like; false for losses, errors and durations."""
     parts = name.lower().removeprefix("val_").removeprefix("test_")
+    if parts.split("_")[-1] in LESS:
+        return False  # top5_error, accumulated_loss
     return parts.startswith(MORE) or parts.endswith(("_acc", "accuracy", "_score", "_per_second"))
 
 

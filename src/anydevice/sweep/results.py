@@ -217,11 +217,8 @@ class Results(Sequence[Record]):
         return there + missing
 
     def shown(self, sort: str | None = None, *, every_epoch: bool = False) -> RenderableType:
-        """The table, and under it what it does not say: the failures, and what is damaged."""
-        failed = ((n, r) for n, r in enumerate(self, 1) if r.state == "failed")
-        lines = [f"run {number} failed: {reason(record)}" for number, record in failed]
-        lines += [str(damaged) for damaged in self.damaged]
-        return Group(self.table(sort, every_epoch=every_epoch), *map(Text, lines))
+        """The table, and under it what it does not say."""
+        return Group(self.table(sort, every_epoch=every_epoch), *map(Text, self._untold()))
 
     def __rich__(self) -> RenderableType:
         return self.shown()
@@ -230,8 +227,14 @@ class Results(Sequence[Record]):
         return plain_text(self)
 
     def _repr_html_(self) -> str:
-        told = "".join(f"<p>{escape(str(damaged))}</p>" for damaged in self.damaged)
-        return self.table().html() + told
+        lines = "".join(f"<p>{escape(line)}</p>" for line in self._untold())
+        return self.table().html() + lines
+
+    def _untold(self) -> list[str]:
+        """The failures, and what is damaged: a table does not say why."""
+        failed = ((n, r) for n, r in enumerate(self, 1) if r.state == "failed")
+        lines = [f"run {number} failed: {reason(record)}" for number, record in failed]
+        return [*lines, *map(str, self.damaged)]
 
 
 def _whole(record: Record) -> Row:

@@ -113,6 +113,7 @@ def _import_torch(machine: dict[str, Any] | None) -> None:
 
 def _import_what_optimizers_need() -> None:
     """An optimizer imports 800 modules, in a second: once for all runs, where there are many."""
+    import torch._dynamo  # noqa: F401
 
     gc.freeze()  # a run's collections would touch, and so copy, all these objects
 

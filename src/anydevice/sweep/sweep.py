@@ -1,6 +1,7 @@
 """Many runs of one experiment: `Sweep(experiment, grid(lr=[0.1, 0.01])).run("runs/first")`."""
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +88,7 @@ class Sweep:
         if left:
             places = Places(self.runs, workers, None if engine else gpus)
             if stop:
+                stop = replace(stop, rungs={})  # another folder's runs are none of this one's
                 stop.learn(Results.of(folder))
             order = Order(folder, shipped, about, self.seed, retry_failed, stop)
             with watching(folder, self.runs, left, places.workers, verbose) as watcher:

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -58,7 +59,8 @@ class Watch:
     ) -> None:
         try:
             if error is None or isinstance(error, SystemExit):
-                self.store.set(f"left/{self.ranks.rank}", "")
+                with suppress(dist.DistError):  # who kept the store has left already
+                    self.store.set(f"left/{self.ranks.rank}", "")
             else:
                 self._failed(error)
         finally:

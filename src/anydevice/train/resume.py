@@ -107,9 +107,8 @@ def of_this_rank(state: dict[str, Any], trial: "Trial | None" = None) -> dict[st
         return {**state, **wrote[rank]}
     if rank < len(wrote):
         state.update(wrote[rank])
-    elif (
-        trial
-    ):  # a rank that was not there draws its own numbers, but the data's generators are one
+    elif trial:
+        # A rank that was not there draws its own numbers, but the data's generators are one.
         for name in ("random", "random_of_epoch"):
             if state[name]:
                 state[name] = random_state(trial.device) | {"data": state[name]["data"]}
