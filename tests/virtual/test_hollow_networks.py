@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from tests.virtual.own_process import START
+
 TRAIN = """
-import json, resource, sys
+import json, sys
 import torch, torch.nn.functional as F
 import anydevice.virtual
 import networks
@@ -35,7 +37,7 @@ print(json.dumps({
     "parameters": sum(p.numel() for p in network.parameters()),
     "peak": torch.cuda.memory_stats()["requested_bytes.all.peak"] / 2**20,
     "reserved": torch.cuda.max_memory_reserved() / 2**20,
-    "resident": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10,
+    "resident": most_resident() / 2**20,
     "loss": loss.item(),
 }))
 """
@@ -43,7 +45,7 @@ print(json.dumps({
 
 def train(make: str, batch: int, optimizer: str, precision: str = "fp32") -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, "-c", TRAIN, json.dumps([make, batch, optimizer, precision])],
+        [sys.executable, "-c", START + TRAIN, json.dumps([make, batch, optimizer, precision])],
         cwd=Path(__file__).parent,
         capture_output=True,
         text=True,
