@@ -59,7 +59,7 @@ def test_a_sweep_from_a_file_and_its_table(tmp_path: Path) -> None:
 
 
 def test_a_sample_and_a_condition_from_a_file(tmp_path: Path) -> None:
-    rest = 'when = "mine:odd"\n[sample]\ncount = 2\nlr = { integers = [4, 9] }\n'
+    rest = 'when = "mine:odd"\nfuse = true\n[sample]\ncount = 2\nlr = { integers = [4, 9] }\n'
     an_order(tmp_path, rest + "[stop]\nwatch = 'loss'\nfirst = 2\n")
     assert anydevice(tmp_path, "sweep", "order.toml", "--folder", "there").returncode == 0
     data = json.loads(anydevice(tmp_path, "show", "there", "--json").stdout)
@@ -81,6 +81,11 @@ def test_a_sample_and_a_condition_from_a_file(tmp_path: Path) -> None:
         ('experiment = "mine:experiment"\n[sample]\nlr = {unform = [1, 2]}', "uniform | log"),
         ('experiment = "mine:experiment"\nwrkers = 2', "got 'wrkers': did you mean workers?"),
         ('experiment = "mine:experiment"\n[[runs]]\nlr=1\n[stop]\nwach="a"', "under [stop]"),
+        ('experiment = "mine:experiment"\n[grid]\nlr = [1]\nwhen = [1]', "above [grid]"),
+        (
+            'experiment = "mine:experiment"\nseed = "x"\n[grid]\nlr = [1]',
+            "whole number as the seed",
+        ),
         ("experiment = ", "expected a file of TOML"),
     ],
 )

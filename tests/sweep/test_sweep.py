@@ -63,6 +63,15 @@ def test_an_experiment_may_return_a_dictionary_or_a_trials_history(tmp_path: Pat
     assert results[0].last["loss"] != results[1].last["loss"]
 
 
+def test_a_run_trains_by_itself_where_torchrun_has_started_the_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    results = ad.Sweep(experiments.trial, ad.grid(device=["cpu"])).run(tmp_path / "s")
+    assert results.complete, results
+
+
 def test_a_run_that_fails_in_whatever_way_is_one_row(tmp_path: Path) -> None:
     kinds = ["raise", "kill", "segfault", "exit", "return", "yield", "memory", "nothing"]
     sweep = ad.Sweep(experiments.trouble, ad.grid(what=kinds))

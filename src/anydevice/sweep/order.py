@@ -23,7 +23,8 @@ from anydevice.sweep.halving import Halving, halving
 from anydevice.sweep.sample import Space, integers, log_uniform, sample, uniform
 from anydevice.sweep.sweep import Sweep
 
-KEYS = ("experiment", "folder", "workers", "gpus", "seed", "when", "grid", "sample", "runs", "stop")
+OPTIONS = ("workers", "gpus", "fuse", "engine")  # as Sweep.run takes them
+KEYS = ("experiment", "folder", *OPTIONS, "seed", "when", "grid", "sample", "runs", "stop")
 SPACES: dict[str, Callable[..., Space]] = {
     "uniform": uniform,
     "log_uniform": log_uniform,
@@ -48,7 +49,7 @@ def read_order(path: Path, folder: Path | None = None) -> FileOrder:
     where = folder or entry.get("folder")
     if where is None:
         raise UsageError(f'expected a folder for the records, such as folder = "runs" in {path}.')
-    options: dict[str, Any] = {name: entry[name] for name in ("workers", "gpus") if name in entry}
+    options: dict[str, Any] = {name: entry[name] for name in OPTIONS if name in entry}
     if "stop" in entry:
         options["stop"] = _halving(path, entry["stop"])
     return FileOrder(
@@ -132,6 +133,8 @@ def _table(path: Path, entry: dict[str, Any], name: str) -> dict[str, Any]:
     table = entry[name]
     if not isinstance(table, dict):
         raise UsageError(f"expected a table [{name}] in {path}, got {table!r}.")
+    if "when" in table:
+        raise UsageError(f"expected when = … above [{name}] in {path}, got it below.")
     return dict(table)
 
 

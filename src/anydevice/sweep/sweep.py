@@ -46,6 +46,8 @@ class Sweep:
     ) -> None:
         if experiment is not None and not callable(experiment):
             raise UsageError(f"expected an experiment, a function of a run, got {experiment!r}.")
+        if isinstance(seed, bool) or not isinstance(seed, int):
+            raise UsageError(f"expected a whole number as the seed, got {seed!r}.")
         self.experiment = experiment
         self.runs = runs_of(runs)
         self.seed = seed

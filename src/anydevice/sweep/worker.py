@@ -27,6 +27,7 @@ from anydevice.sweep.tracker import StoppedEarly, Tracker
 from anydevice.train.callbacks.moments import everywhere
 
 OUTPUT = "output.txt"
+RANK_OF = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 CLAIMED, DISK = 64, 65  # exit codes: another process has the run; a record cannot be written
 current: Tracker | None = None  # of the run that this process is for
 
@@ -144,6 +145,8 @@ def _shipped(packed: dict[str, Any]) -> Shipped:
 
 def _settle(job: dict[str, Any]) -> None:
     """The share of the machine that this run has."""
+    for name in RANK_OF:  # it trains by itself, also where torchrun has started the sweep
+        os.environ.pop(name, None)
     if job["threads"]:
         os.environ["OMP_NUM_THREADS"] = str(job["threads"])
         torch.set_num_threads(job["threads"])
