@@ -102,7 +102,7 @@ def demo(
         "anydevice-demo"
     ),
 ) -> None:
-    """The whole story in a minute: devices, a sweep, its table and report."""
+    """In a minute: the devices, a sweep over them, and its report."""
     from anydevice.demo import demo as show_all
 
     show_all(folder)
@@ -112,7 +112,7 @@ def demo(
 def bench(
     kinds: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KIND]…", help="matmul, product, convolution, transfer; training."),
+        typer.Argument(metavar="KIND", help="matmul, product, convolution, transfer; training."),
     ] = None,
     device: Annotated[
         list[str] | None, typer.Option("--device", help="Measure this one; may be given again.")

@@ -109,6 +109,8 @@ class Table:
     def __str__(self) -> str:
         return plain_text(self)
 
+    __repr__ = __str__
+
     def _repr_html_(self) -> str:
         return self.html()
 

@@ -58,6 +58,7 @@ def test_a_run_on_the_cpu_and_one_that_fails_are_said_to_be_so() -> None:
     assert reasons[10, "cuda"] == ""
     assert "which failed with RuntimeError" in reasons[-1, "cuda"]
     assert planned.fits
+    assert planned.table().title.endswith(": none is too large, 1 could not be planned")
 
 
 def test_a_sweep_that_only_tracks_cannot_be_planned() -> None:

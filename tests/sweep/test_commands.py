@@ -106,6 +106,11 @@ def test_a_wrong_file_is_a_sentence_and_exit_code_2(
     [
         (["sweep", "ordr.toml"], "which does not exist: did you mean order.toml?"),
         (["show", "nowhere"], "expected the folder of a sweep, got nowhere, which does not exist."),
+        (
+            ["show", "order.toml"],
+            "expected the folder of a sweep, got order.toml, which is a file.",
+        ),
+        (["sweep", "."], "expected a file of TOML, got ., which is a folder."),
         (["show", "."], "expected the folder of a sweep, got ., which has no sweep.json."),
     ],
 )
@@ -117,6 +122,22 @@ def test_a_wrong_command_is_a_sentence_and_exit_code_2(
     assert done.returncode == 2
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--folder", "order.toml"], "expected a folder for the records, got order.toml, which is"),
+        ([], "expected 1 or more workers, got 'two'."),
+    ],
+)
+def test_a_wrong_folder_or_number_is_told_before_the_first_run(
+    tmp_path: Path, options: list[str], sentence: str
+) -> None:
+    an_order(tmp_path, "[grid]\nlr = [1]", ORDER.replace("workers = 2", 'workers = "two"'))
+    done = anydevice(tmp_path, "sweep", "order.toml", *options)
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    assert sentence in done.stderr
 
 
 def test_show_costs_no_torch_import(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """What a sweep shows while it runs."""
 
+from time import perf_counter
+
 import pytest
 
 from anydevice.sweep.grid import grid
@@ -28,6 +30,15 @@ def test_the_view_tells_how_many_are_done_what_runs_and_the_best_so_far() -> Non
     assert first.endswith(" left")
     assert best == "best so far: loss 0.25 (lr=1)"
     assert running == "  lr=2  epoch 2  loss 0.5"
+
+
+def test_the_time_left_is_that_of_the_runs_that_ended_and_does_not_climb_meanwhile() -> None:
+    now = perf_counter()
+    progress = Progress(total=5, workers=1, begin=now - 1000, done=1, ended_here=1)
+    progress.latest_end = now - 900
+    left = progress.seconds_left()
+    assert left == pytest.approx(300)  # a run is under way for longer than the first one took
+    assert (progress.seconds_left() or 0) <= left
 
 
 def test_a_run_that_ended_is_one_line() -> None:

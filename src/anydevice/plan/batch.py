@@ -40,8 +40,9 @@ class Search:
         self._fits(max(1, int(share * start)))
         while not self._is_done():
             self._fits(self._next())
-        full = self._full()
-        return Largest(max(self._fitting(), default=0), len(self.tried), full)
+        if self._full():
+            return Largest(self._all_data(), len(self.tried), all_data=True)
+        return Largest(max(self._fitting(), default=0), len(self.tried))
 
     def _fits(self, batch: int) -> bool:
         if batch not in self.tried:
@@ -98,6 +99,13 @@ class Search:
         assert few
         assert many
         return few.samples == many.samples and few.requested == many.requested
+
+    def _all_data(self) -> int:
+        """How many samples came when more were asked for, where the program's batches tell."""
+        less, enough, asked = self._fitting()[-3:]  # two alone are refused
+        run = self.tried[asked]
+        known = run and run.samples and less < run.samples <= enough
+        return run.samples if run and run.samples and known else asked
 
     def _refuse_no_growth(self) -> None:
         if len(self._fitting()) == 2 and self._full():

@@ -19,25 +19,31 @@ Usage: anydevice plan [options] program.py [arguments]
        anydevice plan [options] -m module [arguments]
        anydevice plan --calibrate | --rates [--json]
 
-Will it fit, which batch, how long is a step: the program's first steps are run on GPUs that are not
-there, without values. What follows the program's name is the program's.
+Will it fit, which batch, how long is a step: the program's first steps are run
+on GPUs that are not there, without values. What follows the program's name is
+the program's.
 
 Options:
-  --gpu KIND        for this GPU, and for each one that is named so; h100 if none is.
-                    `anydevice devices --known` lists them
+  --gpu KIND        for this GPU, and for each one that is named so; h100 if
+                    none is. `anydevice devices --known` lists them
   --steps N         how many steps of its optimizer; 3 if not given
-  --batch-arg NAME  the program's option that is its batch size, such as --batch-size or batch=:
-                    the largest batch that fits is found
-  --assume-zeros    where the program branches on what it reads from the GPU, go the way for zero
-  --report FILE     a page with the memory over the steps, and all else: plan.html
-  --snapshot FILE   the allocations, as pytorch.org/memory_viz reads them: memory.pickle
+  --batch-arg NAME  the program's option that is its batch size, such as
+                    --batch-size or batch=: the largest batch that fits is found
+  --assume-zeros    where the program branches on what it reads from the GPU, go
+                    the way for zero
+  --report FILE     a page with the memory over the steps, and all else:
+                    plan.html
+  --snapshot FILE   the allocations, as pytorch.org/memory_viz reads them:
+                    memory.pickle
   --json            print JSON for a program
-  --calibrate       where there is a GPU: measure what it and this host reach, in a minute, and keep
-                    it for predictions on this machine
-  --rates           list the rates that predictions of time reckon with, and where they are from
+  --calibrate       where there is a GPU: measure what it and this host reach, in
+                    a minute, and keep it for predictions on this machine
+  --rates           list the rates that predictions of time reckon with, and
+                    where they are from
   --help            show this and exit
 
-Exit codes: 0 it fits each of these GPUs, 1 it does not, 2 it could not be planned.
+Exit codes: 0 it fits each of these GPUs, 1 it does not, 2 it could not be
+planned.
 """
 VALUES = ("--gpu", "--steps", "--batch-arg", "--report", "--snapshot")
 FLAGS = ("--json", "--assume-zeros", "--calibrate", "--rates")

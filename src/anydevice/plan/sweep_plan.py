@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from anydevice.sweep.grid import Run
     from anydevice.sweep.sweep import Sweep
 
+ON_CPU = "on the CPU"
 STEPS = 2  # the second has the optimizer's state beside the rest
 
 
@@ -85,9 +86,11 @@ class SweepPlan:
 
     def _sentence(self) -> str:
         number = len(self.too_large)
-        if not number:
-            return "none is too large"
-        return f"{number} will not fit" if number > 1 else "one will not fit"
+        answer = (
+            f"{number if number > 1 else 'one'} will not fit" if number else "none is too large"
+        )
+        unknown = sum(plan.fits is None and plan.why_not != ON_CPU for plan in self.plans)
+        return f"{answer}, {unknown} could not be planned" if unknown else answer
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield self.table()
@@ -112,7 +115,7 @@ def _planned(
     experiment: Callable[[Run], Any], run: Run, seed: int, gpu: str, assume_zeros: bool
 ) -> RunPlan:
     if run.parameters.get("device") == "cpu":
-        return RunPlan(run, why_not="on the CPU")
+        return RunPlan(run, why_not=ON_CPU)
     running = partial(
         hollow_run,
         partial(_to_its_end, experiment, run, seed),

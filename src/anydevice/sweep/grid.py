@@ -68,7 +68,7 @@ class Run:
             return self._parameters[name]
         near = difflib.get_close_matches(name, self._parameters, 1)
         hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(self._parameters)}."
-        raise AttributeError(f"this run has no parameter {name!r}: {hint}")
+        raise AttributeError(f"this run has no parameter {name!r}: {hint}", name=name)
 
     def __getitem__(self, name: str) -> Any:
         return self._parameters[name]

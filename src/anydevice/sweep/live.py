@@ -35,6 +35,7 @@ class Progress:
     best: tuple[str, float, Run] | None = None
     begin: float = field(default_factory=perf_counter)
     ended_here: int = 0
+    latest_end: float = 0.0
 
     def started(self, run: Run) -> None:
         """A run has begun."""
@@ -50,19 +51,27 @@ class Progress:
         self.running.pop(run, None)
         self.done += 1
         self.ended_here += 1
+        self.latest_end = perf_counter()
         self.failed += record.state == "failed"
         self._compare(run, record.last)
 
     def seconds_left(self) -> float | None:
-        """At the pace so far; None before the first run has ended."""
+        """At the pace up to the run that ended last; None before one has ended."""
         if not self.ended_here:
             return None
-        return (perf_counter() - self.begin) / self.ended_here * (self.total - self.done)
+        pace = (self.latest_end - self.begin) / self.ended_here
+        # beyond the pace it does not fall further: a run that takes longer is still one to come
+        since = min(perf_counter() - self.latest_end, pace)
+        return pace * (self.total - self.done) - since
+
+    def ended_text(self) -> str:
+        """As in "12 of 24 runs done (1 failed)"."""
+        failed = f" ({self.failed} failed)" if self.failed else ""
+        return f"{self.done} of {self.total} runs done{failed}"
 
     def counts(self) -> str:
         """As in "12 of 24 runs done (1 failed), 2 running, about 3 min left"."""
-        failed = f" ({self.failed} failed)" if self.failed else ""
-        words = [f"{self.done} of {self.total} runs done{failed}"]
+        words = [self.ended_text()]
         if self.running:
             words.append(f"{len(self.running)} running")
         left = self.seconds_left()
@@ -202,7 +211,7 @@ def duration_text(seconds: float) -> str:
 
 def _say_how_it_stands(progress: Progress, interrupted: bool) -> None:
     if interrupted:
-        show_text(f"interrupted: {progress.counts()}; the same call goes on from there")
+        show_text(f"interrupted: {progress.ended_text()}; the same call goes on from there")
     else:
         failed = f", {progress.failed} failed" if progress.failed else ""
         took = duration_text(perf_counter() - progress.begin)

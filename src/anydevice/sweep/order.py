@@ -91,6 +91,8 @@ def _toml(path: Path) -> dict[str, Any]:
         near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.toml")], 1)
         hint = f": did you mean {path.parent / near[0]}?" if near else "."
         raise UsageError(f"expected a file, got {path}, which does not exist{hint}") from None
+    except IsADirectoryError:
+        raise UsageError(f"expected a file of TOML, got {path}, which is a folder.") from None
     except (OSError, ValueError) as error:
         raise UsageError(f"expected a file of TOML, got {path} ({error}).") from error
 

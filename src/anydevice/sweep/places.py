@@ -11,6 +11,7 @@ from anydevice.devices.choose import num_gpus
 from anydevice.devices.host import cpu
 from anydevice.errors import UsageError
 from anydevice.sweep.grid import Run
+from anydevice.sweep.storable import is_number
 from anydevice.virtual import enabled
 
 
@@ -92,11 +93,12 @@ def _gpu_of(run: Run) -> int | None:
 
 def _share(present: int, workers: int | None, gpus: float | None) -> float:
     """The GPUs of one run: as asked, else as many runs share one as must for all the workers."""
-    if workers is not None and (isinstance(workers, bool) or workers < 1):
+    counted = isinstance(workers, int) and not isinstance(workers, bool)
+    if workers is not None and (not counted or workers < 1):
         raise UsageError(f"expected 1 or more workers, got {workers!r}.")
     if gpus is None:
         return 1 / ceil(workers / present) if present and workers else 1.0
-    if gpus < 0 or (gpus > 1 and gpus != int(gpus)):
+    if not is_number(gpus) or gpus < 0 or (gpus > 1 and gpus != int(gpus)):
         raise UsageError(
             f"expected gpus, what a run has of them, as a share such as 0.5 or a whole number, got "
             f"{gpus!r}."

@@ -138,7 +138,8 @@ def read_sheet(folder: Path) -> Sheet:
     try:
         text = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError) as error:
-        what = "which has no sweep.json" if folder.is_dir() else "which does not exist"
+        what = "which is a file" if folder.is_file() else "which does not exist"
+        what = "which has no sweep.json" if folder.is_dir() else what
         raise UsageError(f"expected the folder of a sweep, got {folder}, {what}.") from error
     except OSError as error:
         raise SheetError(path, str(error)) from error
@@ -153,6 +154,7 @@ def read_sheet(folder: Path) -> Sheet:
 
 def enter(folder: Path, sheet: Sheet) -> Sheet:
     """Makes the folder this sweep's, or joins it if it is; the folder of another is wrong use."""
+    refuse_file(folder)
     with told(folder):
         (folder / RUNS).mkdir(parents=True, exist_ok=True)
         with locked(folder / LOCK):
@@ -163,6 +165,12 @@ def enter(folder: Path, sheet: Sheet) -> Sheet:
             if together != there:
                 _write(folder / SWEEP, {"format": SWEEP_FORMAT, **vars(together)})
     return together
+
+
+def refuse_file(folder: Path) -> None:
+    """A file cannot have a sweep's records."""
+    if folder.is_file():
+        raise UsageError(f"expected a folder for the records, got {folder}, which is a file.")
 
 
 @contextmanager

@@ -226,6 +226,8 @@ class Results(Sequence[Record]):
     def __str__(self) -> str:
         return plain_text(self)
 
+    __repr__ = __str__
+
     def _repr_html_(self) -> str:
         lines = "".join(f"<p>{escape(line)}</p>" for line in self._untold())
         return self.table().html() + lines

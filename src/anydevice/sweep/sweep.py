@@ -15,7 +15,7 @@ from anydevice.sweep.grid import Run, names_of, runs_of
 from anydevice.sweep.halving import Halving
 from anydevice.sweep.live import watching
 from anydevice.sweep.places import Places
-from anydevice.sweep.records import Sheet, enter, folder_of
+from anydevice.sweep.records import Sheet, enter, folder_of, refuse_file
 from anydevice.sweep.results import Results
 from anydevice.sweep.runner import Order, Runner, left_of
 from anydevice.sweep.surroundings import surroundings
@@ -127,6 +127,7 @@ class Sweep:
 
     def left(self, folder: str | Path) -> list[Run]:
         """The runs that are not done there: `for run in sweep.left("runs/first"): …`."""
+        refuse_file(Path(folder))
         return left_of(Path(folder), self.runs, retry_failed=False)[0]
 
     def results(self, folder: str | Path) -> Results:

@@ -21,14 +21,17 @@ Usage: anydevice run [options] program.py [arguments]
        anydevice run [options] -m module [arguments]
        anydevice run [options] torchrun [arguments]
 
-Run a PyTorch program on GPUs that are not there. It sees them at `cuda`, as do the processes that
-it starts; the CPU computes the numbers. What follows the program's name is the program's.
+Run a PyTorch program on GPUs that are not there. It sees them at `cuda`, as do
+the processes that it starts; the CPU computes the numbers. What follows the
+program's name is the program's.
 
 Options:
   --gpus N       how many GPUs, 1 to 16; 1 if not given
-  --gpu KIND     which kind: `anydevice devices --known` lists them; h100 if not given
+  --gpu KIND     which kind; h100 if not given. `anydevice devices --known`
+                 lists them
   --memory SIZE  a GPU's memory, such as 16GiB, if not the card's own
-  --trace FILE   write transfers, synchronisations and allocations there, for ui.perfetto.dev
+  --trace FILE   write transfers, synchronisations and allocations there, for
+                 ui.perfetto.dev
   --help         show this and exit
 """
 OPTIONS = ("--gpus", "--gpu", "--memory", "--trace")
