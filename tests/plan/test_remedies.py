@@ -121,6 +121,8 @@ def test_the_trial_itself_stays_as_it_was() -> None:
     plan = ad.plan(mine, "h100", steps=2)
     assert plan.fits
     assert plan["h100"].remedies is None
+    with pytest.raises(UsageError, match="planned for, h100, got 't4'"):
+        plan["t4"]
     assert mine.epoch == 0
     after = dict(mine.network.named_parameters())
     assert all(torch.equal(after[name], weight) for name, weight in before.items())

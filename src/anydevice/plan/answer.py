@@ -12,6 +12,8 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
+from anydevice.devices.catalogue import card
+from anydevice.errors import UsageError
 from anydevice.plan import workspaces
 from anydevice.plan.batch import Largest
 from anydevice.plan.blocks import ACTIVATIONS, CATEGORIES, WORKSPACE, Peak, peak
@@ -104,9 +106,11 @@ class Plan:
         return all(verdict.fits for verdict in self.verdicts)
 
     def __getitem__(self, gpu: str) -> Verdict:
-        from anydevice.devices.catalogue import card
-
-        return next(v for v in self.verdicts if v.run.gpu == card(gpu).kind)
+        for verdict in self.verdicts:
+            if verdict.run.gpu == card(gpu).kind:
+                return verdict
+        planned = ", ".join(verdict.run.gpu for verdict in self.verdicts)
+        raise UsageError(f"expected a GPU that was planned for, {planned}, got {gpu!r}.")
 
     def to_json(self) -> str:
         """The same for a program."""

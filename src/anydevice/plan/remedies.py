@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from html import escape
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -126,7 +127,7 @@ class Remedies:
         return plain_text(self, width=120)
 
     def _repr_html_(self) -> str:
-        return self.table().html()
+        return f"{self.table().html()}<p>{escape(NOT_TRIED)}</p>"
 
 
 def steps_of(trial: Trial) -> Callable[[], None]:

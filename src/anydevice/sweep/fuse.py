@@ -62,7 +62,7 @@ class _Fusing:
         return [run for run in runs if run.key not in self.ended]
 
     def _start(self, group: list[Run], place: Place) -> None:
-        job = Runner(self.order, self.places, self.watcher)._job(group[0], place)
+        job = Runner(self.order, self.places, self.watcher).job(group[0], place)
         job |= {"group": [run.parameters for run in group], "workers": self.places.workers}
         self.running[self.processes.start(job)] = group, place
         for run in group:

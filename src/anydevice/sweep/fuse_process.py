@@ -68,7 +68,7 @@ class Member:
 
     def goes_on(self) -> None:
         """Lets the experiment work until it hands over its trial, or ends."""
-        worker._write_output_to(folder_of(self.follow.folder, self.run.key) / worker.OUTPUT)
+        worker.write_output_to(folder_of(self.follow.folder, self.run.key) / worker.OUTPUT)
         worker.current = self.follow
         everywhere[:] = [self.follow]
         if self.trial:
@@ -97,7 +97,7 @@ class Member:
             self.follow.begin()
             result = self.experiment(self.run)
             if isinstance(result, Iterator):
-                result = worker._drained(result, self.follow)
+                result = worker.drained(result, self.follow)
             self.follow.take(result)
             self.follow.end(StoppedEarly() if self.follow.stopped else None)
         except RecordError:
@@ -137,9 +137,9 @@ def _members(job: dict[str, Any], line: Connection) -> list[Member]:
         if held is None or not worker.again(read(folder, key), job["retry_failed"]):
             continue
         if experiment is None:
-            worker._write_output_to(folder_of(folder, key) / worker.OUTPUT)
-            worker._settle(job)
-            experiment = worker._shipped(job["experiment"]).unpacked()
+            worker.write_output_to(folder_of(folder, key) / worker.OUTPUT)
+            worker.settle(job)
+            experiment = worker.received(job["experiment"]).unpacked()
         halving = Halving(**job["halving"]) if job["halving"] else None
         judge = worker.Judge(_Named(line, key), halving)  # type: ignore[arg-type]
         follow = Follow(run, folder, job["about"], judge, tuple(job["gpus"]), own_process=True)

@@ -42,7 +42,7 @@ class Places:
     """The places that are free."""
 
     def __init__(self, runs: Sequence[Run], workers: int | None, gpus: float | None) -> None:
-        present = num_gpus() if any(_gpu_of(run) is not None for run in runs) else 0
+        present = num_gpus() if any(gpu_of(run) is not None for run in runs) else 0
         self.share = _share(present, workers, gpus)
         self.workers = workers or max(1, int(present / self.share + 1e-9)) if self.share else 1
         self.left = [1.0] * present
@@ -57,7 +57,7 @@ class Places:
         """A place for the run, or None while there is none."""
         if self.used >= self.workers:
             return None
-        wanted = _gpu_of(run)
+        wanted = gpu_of(run)
         if wanted is None or not self.left or not self.share:
             place = Place()
         else:
@@ -82,7 +82,7 @@ class Places:
         return self.left[gpu] >= min(1.0, self.share) - 1e-9
 
 
-def _gpu_of(run: Run) -> int | None:
+def gpu_of(run: Run) -> int | None:
     """The index of the GPU that the run names, -1 for any, None for no GPU."""
     device = run.parameters.get("device", "auto")
     if device in ("cpu", "meta"):

@@ -18,7 +18,7 @@ from anydevice.notices import log
 from anydevice.sweep import worker
 from anydevice.sweep.claims import Claim, claim
 from anydevice.sweep.grid import Run
-from anydevice.sweep.places import _gpu_of
+from anydevice.sweep.places import gpu_of
 from anydevice.sweep.records import Record, folder_of, read, write
 from anydevice.sweep.runner import BETWEEN, Order, Watcher
 from anydevice.sweep.surroundings import versions
@@ -47,7 +47,7 @@ def do(
     if order.halving:
         raise UsageError("expected no stop= with engine='ray', which does not ask in between.")
     for run in runs:
-        if (_gpu_of(run) or -1) > 0:
+        if (gpu_of(run) or -1) > 0:
             raise UsageError(
                 f"expected device='cuda' for runs on a cluster, which gives them their GPU, got "
                 f"{run.device!r}."
@@ -94,7 +94,7 @@ class _Driver:
             return
         if not worker.again(read(folder, run.key), self.order.retry_failed):
             return held.release()
-        gpus = self.gpus if _gpu_of(run) is not None else 0.0
+        gpus = self.gpus if gpu_of(run) is not None else 0.0
         job = {
             "folder": str(folder.absolute()),
             "parameters": run.parameters,

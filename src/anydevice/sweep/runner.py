@@ -82,10 +82,11 @@ class Runner:
             if place is None:
                 continue
             self.waiting.remove(run)
-            self.running[processes.start(self._job(run, place))] = run, place
+            self.running[processes.start(self.job(run, place))] = run, place
             self.watcher.started(run)
 
-    def _job(self, run: Run, place: Place) -> dict[str, Any]:
+    def job(self, run: Run, place: Place) -> dict[str, Any]:
+        """What the process of a run is told."""
         halving = self.order.halving
         return {
             "folder": str(self.order.folder),

@@ -47,7 +47,7 @@ def main(parent: int, order: bytes, line: Connection) -> int:
         there = read(folder, run.key)
         if held is None or not again(there, job["retry_failed"]):
             return CLAIMED
-        _write_output_to(folder_of(folder, run.key) / OUTPUT)
+        write_output_to(folder_of(folder, run.key) / OUTPUT)
         judge = Judge(line, Halving(**job["halving"]) if job["halving"] else None)
         follow = Tracker(run, folder, job["about"], judge, tuple(job["gpus"]), own_process=True)
         follow.start()
@@ -73,13 +73,13 @@ def carry_out(job: dict[str, Any], run: Run, follow: Tracker) -> None:
     current = follow
     everywhere.append(follow)
     try:
-        _settle(job)
-        experiment = _shipped(job["experiment"]).unpacked()
+        settle(job)
+        experiment = received(job["experiment"]).unpacked()
         seed_all(run.seed)
         follow.begin()
         result = experiment(run)
         if isinstance(result, Iterator):
-            result = _drained(result, follow)
+            result = drained(result, follow)
         follow.take(result)
         follow.end(StoppedEarly() if follow.stopped else None)
     except (KeyboardInterrupt, RecordError):
@@ -123,7 +123,7 @@ class Judge:
         return verdict
 
 
-def _drained(records: Iterator[Any], follow: Tracker) -> Any:
+def drained(records: Iterator[Any], follow: Tracker) -> Any:
     """Takes in the records that a generator yields, and gives what it returns."""
     while True:
         try:
@@ -139,11 +139,12 @@ def _drained(records: Iterator[Any], follow: Tracker) -> Any:
             raise
 
 
-def _shipped(packed: dict[str, Any]) -> Shipped:
+def received(packed: dict[str, Any]) -> Shipped:
+    """The experiment as the sweep has sent it."""
     return Shipped(base64.b64decode(packed["data"]), packed["program"], packed["package"])
 
 
-def _settle(job: dict[str, Any]) -> None:
+def settle(job: dict[str, Any]) -> None:
     """The share of the machine that this run has."""
     for name in RANK_OF:  # it trains by itself, also where torchrun has started the sweep
         os.environ.pop(name, None)
@@ -158,7 +159,7 @@ def _settle(job: dict[str, Any]) -> None:
         torch.cuda.set_per_process_memory_fraction(job["share"])
 
 
-def _write_output_to(path: Path) -> None:
+def write_output_to(path: Path) -> None:
     """What the run prints goes into its folder, with the trace of a crash."""
     with told(path):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
