@@ -407,6 +407,8 @@ def test_a_reader_that_goes_away_and_a_debugger_are_as_with_python(tmp_path: Pat
         ("--memory 16Q program.py", "expected a size such as 16GiB"),
         ("--memory 0 program.py", "expected a size such as 16GiB"),
         ("--gups 2 program.py", "did you mean --gpus?"),
+        ("--foo program.py", "got --foo: it has --gpus, --gpu, --memory, --trace."),
+        ("--gpus 2 -- progam.py", "got progam.py, which does not exist: did you mean program.py?"),
         ("--gpus", "expected a value after --gpus"),
         ("--trace no/such/folder/t.json program.py", "expected a file for --trace"),
         ("--trace . program.py", "expected a file for --trace"),

@@ -72,8 +72,9 @@ class Devices:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if options.max_width < 90:  # a table would fold its last column to nothing
-            for device, *figures in _table(self).rows:
-                yield Text.assemble((device, "bold"), "  ", ", ".join(figures))
+            for device, name, memory, free, line in _table(self).rows:
+                figures = f"{name}, {memory}, {free} free, {line}"
+                yield Text.assemble((device, "bold"), "  ", figures)
         else:
             yield _table(self)
         if self.why_no_gpu:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from anydevice.errors import UsageError
-from anydevice.virtual.launch import program_words
+from anydevice.virtual.launch import program_words, unknown_option
 
 if TYPE_CHECKING:
     from anydevice.plan.answer import Plan
@@ -142,17 +141,15 @@ def parse(words: list[str]) -> Order | None:
     order, rest = Order(), list(words)
     while rest and rest[0].startswith("-") and rest[0] != "-m":
         option, equals, value = rest.pop(0).partition("=")
+        if option == "--":
+            break
         if option in ("--help", "-h"):
             return None
         if option in FLAGS:
             setattr(order, option.removeprefix("--").replace("-", "_"), True)
             continue
         if option not in VALUES:
-            near = difflib.get_close_matches(option, (*VALUES, *FLAGS), 1) or (*VALUES, *FLAGS)
-            raise UsageError(
-                f"expected an option of anydevice plan or a program, got {option}: did you mean "
-                f"{' or '.join(near)}? A program's own options come after its name."
-            )
+            raise unknown_option("plan", option, (*VALUES, *FLAGS))
         if not equals and not rest:
             raise UsageError(f"expected a value after {option}, got none.")
         _set(order, option, value if equals else rest.pop(0))

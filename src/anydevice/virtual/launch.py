@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
@@ -73,14 +74,12 @@ def parse(words: list[str]) -> Order | None:
     rest = list(words)
     while rest and rest[0].startswith("-") and rest[0] not in ("-", "-m", "-c"):
         option, equals, value = rest.pop(0).partition("=")
+        if option == "--":
+            break
         if option in ("--help", "-h"):
             return None
         if option not in OPTIONS:
-            near = difflib.get_close_matches(option, OPTIONS, 1) or OPTIONS
-            raise UsageError(
-                f"expected an option of anydevice run or a program, got {option}: did you mean "
-                f"{' or '.join(near)}? A program's own options come after its name."
-            )
+            raise unknown_option("run", option, OPTIONS)
         if not equals and not rest:
             raise UsageError(f"expected a value after {option}, got none.")
         setattr(order, option.removeprefix("--"), value if equals else rest.pop(0))
@@ -89,6 +88,16 @@ def parse(words: list[str]) -> Order | None:
     else:
         order.program = program_words(rest)
     return order
+
+
+def unknown_option(command: str, option: str, known: Sequence[str]) -> UsageError:
+    """What to say of an option that a command does not have."""
+    near = difflib.get_close_matches(option, known, 1)
+    hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}."
+    return UsageError(
+        f"expected an option of anydevice {command} or a program, got {option}: {hint} "
+        "A program's own options come after its name."
+    )
 
 
 def prepare(order: Order) -> dict[str, str]:
