@@ -2,13 +2,17 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test browser test-distributed stress conformance test-cuda-build test-ecosystem test-ray lint types clean
+.PHONY: demo test test-long browser test-distributed stress conformance test-cuda-build test-ecosystem test-ray lint types clean
 
 demo: .venv/installed
 	$(BIN)/anydevice demo build/demo
 
 test: lint types browser
-	$(BIN)/python -m pytest -q -n auto
+	$(BIN)/python -m pytest -q -n auto -m "not long"
+
+# What make test leaves out: each has a quicker test of its kind there.
+test-long: .venv/installed
+	$(BIN)/python -m pytest -q -n auto -m long
 
 # Pages are tested in a real browser; where none can be installed, those tests are skipped and say so.
 browser:
@@ -21,7 +25,8 @@ browser:
 
 # The programs of several processes with four of them: meshes of two dimensions, four stages.
 test-distributed: .venv/installed
-	ANYDEVICE_TEST_RANKS=4 $(BIN)/python -m pytest -q tests/virtual/test_distributed.py
+	ANYDEVICE_TEST_RANKS=4 $(BIN)/python -m pytest -q tests/virtual/test_distributed.py \
+		tests/train/test_ranks.py
 
 # GPUs that come and go beside threads and forks, 200 rounds: about ten minutes on two cores.
 stress: .venv/installed

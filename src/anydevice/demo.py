@@ -4,9 +4,10 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
 
 import anydevice as ad
+from anydevice.bench.training import OneByOne
 from anydevice.sweep.grid import Run
 from anydevice.sweep.report import report
 from anydevice.tables import show
@@ -27,11 +28,15 @@ def experiment(run: Run) -> list[dict[str, float]]:
     )  # fmt: skip
     optimizer = torch.optim.Adam(network.parameters(), lr=run.lr)
     trial = ad.Trial(network, optimizer, "cross_entropy", metrics=["loss", "accuracy"])
-    samples, unseen = (
-        TensorDataset(train.normalize(images), labels) for images, labels in (train[:], test[:])
+    loader = DataLoader(
+        OneByOne(*train[:]),
+        run.batch_size,
+        shuffle=True,
+        num_workers=run.num_workers,
+        persistent_workers=run.num_workers > 0,
     )
-    loader = DataLoader(samples, run.batch_size, shuffle=True, num_workers=run.num_workers)
-    trial.to(run.device).with_generators(loader, unseen, batch_size=1000)
+    unseen = DataLoader(OneByOne(*test[:]), 1000)
+    trial.to(run.device).with_generators(loader, unseen)
     return trial.run(epochs=EPOCHS, verbose=False)
 
 
@@ -46,7 +51,7 @@ def demo(folder: Path) -> None:
         print(f"The {len(runs)} runs in {folder} are done; remove it to see them done again.")
     show(sweep.run(folder).table())
     print(f"The report, with curves and durations: {report(folder)}")
-    print(f"The program, 20 lines: {Path(__file__)}")
+    print(f"The program: {Path(__file__)}")
 
 
 def _devices() -> tuple[list[str], str]:
