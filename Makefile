@@ -8,11 +8,11 @@ demo: .venv/installed
 	$(BIN)/anydevice demo build/demo
 
 test: lint types browser
-	$(BIN)/python -m pytest -q -n auto -m "not long"
+	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not long"
 
 # What make test leaves out: each has a quicker test of its kind there.
 test-long: .venv/installed
-	$(BIN)/python -m pytest -q -n auto -m long
+	$(BIN)/python -m pytest -q -n auto --dist worksteal -m long
 
 # Pages are tested in a real browser; where none can be installed, those tests are skipped and say so.
 browser:

@@ -43,6 +43,7 @@ def test_every_function_of_the_table_exists_and_every_function_is_in_the_table()
     assert named == set(ad.__all__) - {"UsageError", "DeviceNotFound", "__version__", *rooms}
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not VENV.exists(), reason="the set-up was not made by make")
 def test_make_demo_runs_and_is_quick_the_second_time() -> None:
     first, done = (

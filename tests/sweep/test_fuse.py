@@ -251,7 +251,10 @@ def test_a_sweep_with_fuse_ends_with_the_same_table(
 
 @pytest.mark.parametrize(
     ("what", "reason"),
-    [(random_experiment, "random"), (handwritten, "does not call trial.run")],
+    [
+        (random_experiment, "random"),
+        pytest.param(handwritten, "does not call trial.run", marks=pytest.mark.long),
+    ],
 )
 def test_what_cannot_be_fused_is_done_one_by_one_and_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, what: Any, reason: str

@@ -38,7 +38,7 @@ def launched(
     return done, [json.loads(path.read_text()) if path.exists() else None for path in paths]
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("device", [pytest.param("cpu", marks=pytest.mark.long), "cuda"])
 def test_ranks_learn_and_measure_what_one_process_does(device: str, tmp_path: Path) -> None:
     done, reports = launched(device, "learning", tmp_path)
     assert done.returncode == 0, done.stderr
