@@ -261,7 +261,8 @@ os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["LOCAL_RANK"]
 torch.distributed.init_process_group("nccl")
 x = torch.ones(1000, device="cuda")
 torch.distributed.all_reduce(x)
-print(torch.cuda.device_count(), x.device, x[0].item(), flush=True)
+line = f"{torch.cuda.device_count()} {x.device} {x[0].item()}\\n"
+os.write(1, line.encode())  # at once: print() writes in pieces, and the ranks share the output
 torch.distributed.destroy_process_group()
 """,
     )
