@@ -212,7 +212,8 @@ def test_torchrun_gives_each_process_its_gpu(launcher: str, tmp_path: Path) -> N
         """
 import os, torch
 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-print(torch.ones(1000, device="cuda").device, flush=True)
+line = f"{torch.ones(1000, device='cuda').device}\\n"
+os.write(1, line.encode())  # at once: print() writes in pieces, and the ranks share the output
 """,
     )
     words = (*launcher.split(), "--nproc-per-node", "2", "program.py")
