@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import cache
 from pathlib import Path
 
 PROGRAM = """
@@ -62,6 +63,7 @@ def ending(process: subprocess.Popen[str]) -> list:
     return json.loads(out.splitlines()[-1])
 
 
+@cache
 def left_alone(kind: str) -> list:
     """What it prints last when nothing disturbs it."""
     with tempfile.TemporaryDirectory() as folder:
