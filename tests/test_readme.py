@@ -21,7 +21,13 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def page(path: Path) -> object:
+    """What docs/bench.md measures takes long; tests/bench measures less of it."""
+    marks = [pytest.mark.long] if path.name == "bench.md" else []
+    return pytest.param(path, marks=marks, id=path.name)
+
+
+@pytest.mark.parametrize("page", [page(path) for path in PAGES])
 def test_the_python_examples_of_a_page_run_one_after_the_other(page: Path) -> None:
     code = "\n".join(blocks(page.read_text(), "python"))
     assert code

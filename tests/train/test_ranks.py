@@ -64,6 +64,7 @@ def test_terminated_and_killed_it_ends_with_the_same_bits(tmp_path: Path) -> Non
     ends_as_left_alone(*run)
 
 
+@pytest.mark.long
 def test_shards_that_are_read_again_end_with_the_same_bits(tmp_path: Path) -> None:
     run = ("cuda", "interrupted", tmp_path, "fsdp", str(tmp_path / "checkpoints"))
     done, _ = launched(*run, "killed", "22")

@@ -59,7 +59,7 @@ def train(make: str, batch: int, optimizer: str, precision: str = "fp32") -> dic
     ("make", "batch", "parameters"),
     [
         ("vgg16()", 128, 138_357_544),
-        ("resnet50()", 64, 25_557_032),
+        pytest.param("resnet50()", 64, 25_557_032, marks=pytest.mark.long),
         ("GPT2()", 4, 124_439_808),
         ("GPT2(1600, 48, 25)", 1, 1_557_611_200),
     ],

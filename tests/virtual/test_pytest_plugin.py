@@ -133,6 +133,7 @@ def test_wrong_values_are_a_sentence(tmp_path: Path) -> None:
         assert "Traceback" not in done.stderr
 
 
+@pytest.mark.long
 def test_the_room_of_devices_holds_on_virtual_gpus() -> None:
     """All that is marked `gpu` there: choosing, moving, placing and explaining on two GPUs."""
     done = pytest_on(
