@@ -134,6 +134,7 @@ def test_a_run_that_another_sweep_leaves_is_taken_over(tmp_path: Path) -> None:
     assert [r.state for r in ad.Results.of(tmp_path / "runs")] == ["done", "done"]
 
 
+@pytest.mark.long
 def test_a_sweep_that_is_killed_at_random_ends_as_one_that_is_not(tmp_path: Path) -> None:
     found, count = kills.killed(tmp_path, rounds=3, chance=random.Random(0), runs=6)
     assert count >= 1

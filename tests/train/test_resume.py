@@ -18,7 +18,7 @@ from anydevice.train.trial import Trial
 from tests.train import kills
 
 
-@pytest.mark.parametrize("kind", ["tensors", "loader"])
+@pytest.mark.parametrize("kind", ["tensors", pytest.param("loader", marks=pytest.mark.long)])
 def test_killed_at_any_instant_it_ends_with_the_same_bits(kind):
     assert kills.killed(kind, rounds=2, seed=1) == (kills.left_alone(kind), 2)
 
