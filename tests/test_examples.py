@@ -42,7 +42,13 @@ def run(example: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
+def example(path: Path) -> object:
+    """The sweep of twelve runs takes long; tests/sweep does smaller ones."""
+    marks = [pytest.mark.long] if path.stem == "sweep" else []
+    return pytest.param(path, marks=marks, id=path.stem)
+
+
+@pytest.mark.parametrize("example", [example(path) for path in EXAMPLES])
 def test_an_example_runs_by_the_line_at_its_top(example: Path) -> None:
     done = run(example)
     assert done.returncode == 0, done.stderr
