@@ -8,7 +8,6 @@ from anydevice import UsageError
 from anydevice.sweep.grid import Run
 from anydevice.sweep.records import (
     Record,
-    RecordError,
     Sheet,
     enter,
     folder_of,
@@ -119,7 +118,5 @@ def test_a_folder_that_is_not_a_sweeps_is_told(tmp_path: Path, what: str) -> Non
 
 def test_a_file_in_the_way_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("")
-    with pytest.raises(
-        RecordError, match=r"could not be written.*the records before it are intact"
-    ):
+    with pytest.raises(UsageError, match="expected a folder for the records, got .* is a file"):
         enter(tmp_path / "runs", Sheet(["lr"]))
