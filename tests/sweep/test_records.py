@@ -118,5 +118,5 @@ def test_a_folder_that_is_not_a_sweeps_is_told(tmp_path: Path, what: str) -> Non
 
 def test_a_file_in_the_way_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("")
-    with pytest.raises(UsageError, match="expected a folder for the records, got .* is a file"):
+    with pytest.raises(UsageError, match=r"folder for the records, got .* is a file"):
         enter(tmp_path / "runs", Sheet(["lr"]))
