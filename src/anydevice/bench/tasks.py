@@ -44,16 +44,24 @@ class Task:
     make: Callable[[torch.device], Work]
 
 
+def _of_squares(
+    operation: Callable[..., object], dtype: str, side: int
+) -> Callable[[torch.device], Work]:
+    """An operation on two square matrices, which writes into a third."""
+
+    def make(device: torch.device) -> Work:
+        a, b, out = _filled(device, dtype, 3, side, side)
+        return lambda: operation(a, b, out=out)
+
+    return make
+
+
 def matmuls() -> Iterator[Task]:
     """`a @ b` for square matrices."""
     for dtype in DTYPES:
         for side in MATMULS:
             moved = 3 * side**2 * DTYPES[dtype].itemsize
-
-            def make(device: torch.device, side: int = side, dtype: str = dtype) -> Work:
-                a, b, out = _filled(device, dtype, 3, side, side)
-                return lambda: torch.mm(a, b, out=out)
-
+            make = _of_squares(torch.mm, dtype, side)
             what = f"{side:,}²"
             yield Task("matmul", what, dtype, 2 * side**3, moved, moved, "peak", make)
 
@@ -63,11 +71,7 @@ def products() -> Iterator[Task]:
     for dtype in DTYPES:
         for side in PRODUCTS:
             moved = 3 * side**2 * DTYPES[dtype].itemsize
-
-            def make(device: torch.device, side: int = side, dtype: str = dtype) -> Work:
-                a, b, out = _filled(device, dtype, 3, side, side)
-                return lambda: torch.mul(a, b, out=out)
-
+            make = _of_squares(torch.mul, dtype, side)
             if dtype != "tf32":
                 what = f"{side:,}²"
                 yield Task("product", what, dtype, side**2, moved, moved, "bandwidth", make)
