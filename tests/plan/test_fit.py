@@ -152,6 +152,23 @@ def test_activations_are_told_by_module() -> None:
     assert by_module["0"] == by_module["1"] == 64 * 1000 * 4
 
 
+def layers() -> None:
+    with torch.device("cuda"):
+        blocks = [nn.Sequential(nn.Linear(100, 100), nn.ReLU()) for _ in range(20)]
+        network = nn.Sequential(nn.Sequential(*blocks))
+        optimizer = torch.optim.SGD(network.parameters())
+        while True:
+            network(torch.zeros(10_000, 100)).sum().backward()
+            optimizer.step()
+
+
+def test_many_layers_that_are_alike_are_one_line_a_part() -> None:
+    answer = plain_text(ad.plan(layers, gpus="t4"))  # type: ignore[operator]
+    assert "0.*.1 (ReLU)" in answer
+    assert answer.index("a step (") < answer.index("at the peak")  # the answer before its details
+    assert "cuDNN" not in answer  # there is no convolution
+
+
 def trial(samples: int = 64) -> ad.Trial:
     network = nn.Sequential(nn.Flatten(), nn.Linear(64 * 64, 64), nn.ReLU(), nn.Linear(64, 2))
     images = torch.empty(samples, 1, 64, 64, dtype=torch.uint8)

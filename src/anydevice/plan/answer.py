@@ -23,8 +23,8 @@ from anydevice.plan.remedies import Remedies
 from anydevice.sizes import UNSET, size_text
 from anydevice.tables import Table, plain_text
 
-MODULES_SHOWN = 8
-LEAST_SHOWN = 0.005  # of all activations
+MODULES_SHOWN = 12
+LEAST_SHOWN = 0.005  # of what it is a part of
 BEYOND = ("rounding to blocks", "cached by the allocator", "CUDA context")
 ROWS = (*CATEGORIES, *BEYOND)
 
@@ -120,6 +120,8 @@ class Plan:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield self._verdict_table()
+        if sentences := self._sentences():
+            yield Text("\n".join(sentences))
         yield self._memory_table()
         if modules := self._module_table():
             yield modules
@@ -130,10 +132,11 @@ class Plan:
         return plain_text(self, width=100)
 
     def _repr_html_(self) -> str:
-        tables = [self._verdict_table(), self._memory_table(), self._module_table()]
+        tables = [self._memory_table(), self._module_table()]
         tables += [verdict.remedies.table() for verdict in self.verdicts if verdict.remedies]
         shown = "".join(table.html() for table in tables if table)
-        return f"<div>{shown}<p>{'<br>'.join(map(escape, self._notes()))}</p></div>"
+        sentences, notes = ("<br>".join(map(escape, t)) for t in (self._sentences(), self._notes()))
+        return f"<div>{self._verdict_table().html()}<p>{sentences}</p>{shown}<p>{notes}</p></div>"
 
     def _verdict_table(self) -> Table:
         timed = any(v.time for v in self.verdicts)
@@ -171,7 +174,7 @@ class Plan:
     def _module_table(self) -> Table | None:
         """The activations of the first card, by parts of the network: as deep as few lines show."""
         by_module = self.verdicts[0].activations()
-        if not by_module:
+        if sum(by_module.values()) <= LEAST_SHOWN * self.verdicts[0].peak.bytes:
             return None
         groups = _grouped(by_module)
         table = Table(("activations of", "bytes", "share"), right=("bytes", "share"))
@@ -180,37 +183,60 @@ class Plan:
         shown = dict(largest[:MODULES_SHOWN])
         if rest := len(groups) - len(shown):
             shown["1 other" if rest == 1 else f"{rest} others"] = total - sum(shown.values())
+        kinds = self.verdicts[0].run.kinds
         for name, size in shown.items():
-            table.rows.append((name, size_text(size), f"{size / total:.0%}"))
+            kind = kinds.get(name.replace("*", "0"), name)
+            named = name if kind == name else f"{name} ({kind})"
+            table.rows.append((named, size_text(size), f"{size / total:.0%}"))
         return table
 
-    def _notes(self) -> list[str]:
-        notes = []
+    def _sentences(self) -> list[str]:
+        """What is to be said first."""
+        sentences = [f"{v.run.gpu}: {v.time.sentence()}" for v in self.verdicts if v.time]
         if (run := self.verdicts[0].run).steps < run.wanted:
-            notes.append(f"It ended by itself after {run.steps} of {run.wanted} steps.")
-        notes += [f"* {name}: {SOURCES[name]}." for name in (WORKSPACE, "CUDA context")]
-        return notes + [f"{v.run.gpu}: {v.time.sentence()}" for v in self.verdicts if v.time]
+            sentences.append(f"It ended by itself after {run.steps} of {run.wanted} steps.")
+        return sentences
+
+    def _notes(self) -> list[str]:
+        sources = dict(SOURCES)
+        if not any(verdict.run.cudnn for verdict in self.verdicts):
+            sources[WORKSPACE] = CUBLAS
+        return [f"* {name}: {source}." for name, source in sources.items()]
 
 
+CUBLAS = f"cuBLAS: {workspaces.CUBLAS_SOURCE}"
 SOURCES = {
-    WORKSPACE: f"cuBLAS: {workspaces.CUBLAS_SOURCE}; cuDNN: {workspaces.CUDNN_SOURCE}",
+    WORKSPACE: f"{CUBLAS}; cuDNN: {workspaces.CUDNN_SOURCE}",
     "CUDA context": workspaces.CONTEXT_SOURCE,
 }
 ASSUMED = tuple(SOURCES)
 
 
 def _grouped(by_module: dict[str, int]) -> dict[str, int]:
-    """Added up by the first parts of their names, as many parts as keep the lines few."""
-    depths = range(1, 1 + max(name.count(".") + 1 for name in by_module))
+    """Added up by the first parts of their names, as many parts as keep the lines few.
+
+    Parts that are alike but for their number (`layers.0.norm`, `layers.1.norm`) are then one line.
+    """
+    names = {name: name.split(".") for name in by_module}
     chosen = Counter[str]()
-    for depth in depths:
-        groups = Counter[str]()
-        for name, size in by_module.items():
-            groups[".".join(name.split(".")[:depth])] += size
+    for depth in range(1, 1 + max(map(len, names.values()))):
+        groups = _added_up(by_module, names, depth)
         if chosen and len(groups) > MODULES_SHOWN:
-            break
+            for parts in names.values():
+                if len(parts) >= depth and parts[depth - 1].isdigit():
+                    parts[depth - 1] = "*"
+            groups = _added_up(by_module, names, depth)
+            if len(groups) > MODULES_SHOWN:
+                break
         chosen = groups
     return dict(chosen.most_common())
+
+
+def _added_up(by_module: dict[str, int], names: dict[str, list[str]], depth: int) -> Counter[str]:
+    groups = Counter[str]()
+    for name, size in by_module.items():
+        groups[".".join(names[name][:depth])] += size
+    return groups
 
 
 def _largest_text(largest: Largest | None) -> str:

@@ -43,6 +43,7 @@ class Run:
     cudnn: int
     blocks: list[Block] = field(repr=False)
     step_marks: list[int]
+    kinds: dict[str, str] = field(default_factory=dict, repr=False)  # of each module, its class
     work: Work | None = field(default=None, repr=False)  # of the last step
 
     @property
@@ -129,6 +130,7 @@ class _Running:
             cudnn=watch.cudnn,
             blocks=[] if self.brief else watch.ledger.blocks,
             step_marks=watch.step_marks,
+            kinds=watch.kinds,
             work=watch.work,
         )
 

@@ -53,6 +53,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._thread = threading.get_ident()
         self._path: list[str] = []  # of modules, the innermost last
         self._names: dict[int, str] = {}
+        self.kinds: dict[str, str] = {}  # of each module by its name, its class
         self._roots = 0
         self._nodes: list[int] = [0]  # autograd's nodes from this number on …
         self._owners: list[str] = [""]  # … are of this module
@@ -153,7 +154,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         own = type(root).__name__
         prefix = f"{own}." if self._roots else ""
         for name, part in root.named_modules():
-            self._names.setdefault(id(part), prefix + name if name else own)
+            full = self._names.setdefault(id(part), prefix + name if name else own)
+            self.kinds[full] = type(part).__name__
         weights = [*root.parameters(), *root.buffers()]
         self.ledger.name(weights, blocks.PARAMETERS)
         self.ledger.name(_tensors(inputs), blocks.INPUTS, over=(blocks.ACTIVATIONS,))
