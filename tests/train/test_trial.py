@@ -63,6 +63,24 @@ def test_a_second_run_goes_on_from_the_first(network, data):
     assert [r["loss"] for r in trial.history] == [r["loss"] for r in whole.history]
 
 
+def test_an_optimizer_forgets_gradients_in_its_own_way(network, data):
+    class Halving(torch.optim.SGD):
+        def zero_grad(self, set_to_none=True):
+            for group in self.param_groups:
+                for p in group["params"]:
+                    p.grad = None if p.grad is None else p.grad / 2
+
+    expected = copy.deepcopy(network)
+    optimizer = Halving(expected.parameters(), lr=0.1)
+    for x, y in zip(data[0].split(50), data[1].split(50), strict=True):
+        optimizer.zero_grad()
+        F.cross_entropy(expected(x), y).backward()
+        optimizer.step()
+    trial = Trial(network, lambda p: Halving(p, lr=0.1), "cross_entropy")
+    trial.with_generators(data, batch_size=50, shuffle=False).run(1, verbose=False)
+    assert all(map(torch.equal, weights(network), weights(expected)))
+
+
 def test_gradients_are_accumulated_as_those_of_one_batch(network, data, device):
     expected = by_hand(copy.deepcopy(network), *data, batch_size=80)
     trial = Trial(network, sgd, "cross_entropy").to(device).with_options(accumulate=4)
