@@ -150,8 +150,8 @@ void convolve_traced(Stack& stack) {
 
 class CommonKernel final : public c10::OperatorKernel {
  public:
-  CommonKernel(Signature signature, DispatchKeySet keys)
-      : signature_(std::move(signature)), keys_(keys) {}
+  CommonKernel(Signature signature, DispatchKeySet keys, c10::KernelFunction target)
+      : signature_(std::move(signature)), keys_(keys), target_(std::move(target)) {}
   explicit CommonKernel(c10::KernelFunction target) : target_(std::move(target)) {}
 
   void operator()(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
@@ -304,7 +304,8 @@ void register_common(const std::string& line) {
     if (layout == layouts[i].name) {
       const auto host = machine.hollow ? layouts[i].hollow : layouts[i].host;
       auto kernel = std::make_unique<CommonKernel>(
-          Signature(handle->schema(), check_named(check), method), DispatchKeySet(host));
+          Signature(handle->schema(), check_named(check), method), DispatchKeySet(host),
+          host == DispatchKey::Meta ? kernel_for_shapes(op) : c10::KernelFunction());
       libraries()[i].impl(
           op.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)));
     }

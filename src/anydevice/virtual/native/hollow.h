@@ -17,6 +17,9 @@ void answer_hollow(
 // are. False: not one of them, and nothing has been done.
 bool answer_by_shapes(const Signature& signature, torch::jit::Stack& stack);
 
+// The Meta kernel in C++ of an op with its overload; one that is not valid for most (kernels/meta.cpp).
+c10::KernelFunction kernel_for_shapes(const std::string& op);
+
 // Whether a kernel failed because it was given no values.
 bool wants_values(const c10::Error& error);
 

@@ -103,12 +103,28 @@ Tensor laid_out_like(const Tensor& model, const Tensor& result) {
   for (int64_t place = 0; place < model.dim(); ++place) {
     back[order[place]] = place;
   }
-  return result.permute(order).contiguous().permute(back);
+  const auto ordered = result.permute(order);
+  return (machine.hollow ? at::empty(ordered.sizes(), ordered.options()) : ordered.contiguous())
+      .permute(back);
+}
+
+// Hollow, as large as `model` and in its layout, whatever would be computed.
+Tensor hollow_like(const Tensor& model) { return laid_out_like(model, model); }
+
+std::tuple<Tensor, Tensor> hollow_outputs(const Tensor& query, const Tensor& values) {
+  auto shape = query.sizes().vec();
+  const auto logsumexp = at::empty({shape[0], shape[1], shape[2]},
+                                   query.options().dtype(arithmetic_type(query)));
+  shape.back() = values.size(-1);
+  return {laid_out_like(query, at::empty(shape, query.options())), logsumexp};
 }
 
 std::tuple<Tensor, Tensor> attend(const Tensor& query, const Tensor& keys, const Tensor& values,
                                   const MaybeTensor& bias, bool causal, double scale,
                                   const Draw& drawn) {
+  if (machine.hollow) {
+    return hollow_outputs(query, values);
+  }
   const auto key = for_each_query_head(keys, query), value = for_each_query_head(values, query);
   if (cpu_kernel_can(query, value, bias, drawn)) {
     auto [output, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
@@ -131,6 +147,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attend_backward(
     const Tensor& grad_output, const Tensor& query, const Tensor& keys, const Tensor& values,
     const MaybeTensor& bias, const Tensor& output, const Tensor& logsumexp, bool causal,
     double scale, const Draw& drawn, bool bias_needed) {
+  if (machine.hollow) {
+    return {hollow_like(query), hollow_like(keys), hollow_like(values),
+            bias_needed ? at::empty(bias->sizes(), bias->options()) : Tensor()};
+  }
   const auto key = for_each_query_head(keys, query), value = for_each_query_head(values, query);
   if (cpu_kernel_can(query, value, bias, drawn) && !bias_needed) {
     auto [grad_query, grad_key, grad_value] =

@@ -11,6 +11,12 @@ BatchNormOutputs batch_norm_with_reserve(const Tensor& input, const Tensor& weig
                                          const MaybeTensor& bias, const MaybeTensor& running_mean,
                                          const MaybeTensor& running_var, bool training,
                                          double momentum, double eps) {
+  if (machine.hollow) {
+    const auto channels = training ? input.size(1) : 0;
+    return {at::empty(input.sizes(), input.options(), input.suggest_memory_format()),
+            at::empty({channels}, weight.options()), at::empty({channels}, weight.options()),
+            at::empty({0}, input.options().dtype(at::kByte))};
+  }
   auto [output, mean, invstd] = at::native_batch_norm(input, weight, bias, running_mean,
                                                       running_var, training, momentum, eps);
   if (!training) {
@@ -37,6 +43,10 @@ std::tuple<Tensor, Tensor, Tensor> batch_norm_backward(
     const Tensor& input, const Tensor& grad_output, const Tensor& weight,
     const MaybeTensor& running_mean, const MaybeTensor& running_var, const MaybeTensor& mean,
     const MaybeTensor& invstd, double eps, const Tensor& /*reserve*/) {
+  if (machine.hollow) {
+    return {at::empty(input.sizes(), input.options(), input.suggest_memory_format()),
+            at::empty(weight.sizes(), weight.options()), at::empty(weight.sizes(), weight.options())};
+  }
   return at::native_batch_norm_backward(grad_output, input, weight, running_mean, running_var, mean,
                                         invstd, /*train=*/true, eps, {true, true, true});
 }

@@ -1,0 +1,265 @@
+// Hollow GPUs only: the shapes of the ops that training is made of, without Python. PyTorch has put Meta
+// kernels in Python before its own in C++, which take a hundredth of their time and are what CUDA's follow.
+#include "hollow.h"
+#include "kernel.h"
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/MetaFunctions.h>
+#include <ATen/core/boxing/KernelFunction.h>
+
+#include <unordered_map>
+
+namespace anydevice {
+namespace {
+namespace meta {
+
+using at::Scalar;
+using at::ScalarType;
+using at::Tensor;
+using torch::jit::Stack;
+using MaybeTensor = std::optional<Tensor>;
+
+at::TensorOptions statistics_of(const Tensor& input) {
+  return input.options().dtype(at::toOpMathType(input.scalar_type()));
+}
+
+Tensor relu(const Tensor& self) { return at::meta::clamp_min(self, 0); }
+
+Tensor contiguous_like(const Tensor& tensor) { return at::empty(tensor.sizes(), tensor.options()); }
+
+void check_types(const Tensor& left, const Tensor& right) {
+  TORCH_CHECK(left.dtype() == right.dtype(), "expected mat1 and mat2 to have the same dtype, but got: ",
+              left.dtype(), " != ", right.dtype());
+}
+
+Tensor mm(const Tensor& left, const Tensor& right) {
+  auto result = at::meta::mm(left, right);
+  check_types(left, right);
+  return result;
+}
+
+Tensor addmm(const Tensor& bias, const Tensor& left, const Tensor& right, const Scalar& beta,
+             const Scalar& alpha) {
+  auto result = at::meta::addmm(bias, left, right, beta, alpha);
+  check_types(left, right);
+  bias.expand(result.sizes());  // or throws
+  return result;
+}
+
+void check_norm(const MaybeTensor& tensor, const char* name, at::IntArrayRef shape) {
+  TORCH_CHECK(!tensor || !tensor->defined() || tensor->sizes() == shape, "Expected ", name,
+              " to be of same shape as normalized_shape, but got ", name, " of shape ",
+              tensor->sizes(), " and normalized_shape = ", shape);
+}
+
+std::tuple<Tensor, Tensor, Tensor> layer_norm(const Tensor& input, at::IntArrayRef shape,
+                                              const MaybeTensor& weight, const MaybeTensor& bias,
+                                              double /*eps*/) {
+  const auto outer = input.dim() - static_cast<int64_t>(shape.size());
+  TORCH_CHECK(!shape.empty(), "Expected normalized_shape to be at least 1-dimensional, i.e., ",
+              "containing at least one element, but got normalized_shape = ", shape);
+  check_norm(weight, "weight", shape);
+  check_norm(bias, "bias", shape);
+  TORCH_CHECK(outer >= 0 && input.sizes().slice(outer) == shape, "Given normalized_shape=", shape,
+              ", expected input with shape [*, ", c10::Join(", ", shape),
+              "], but got input of size", input.sizes());
+  auto rows = input.sizes().vec();
+  std::fill(rows.begin() + outer, rows.end(), 1);
+  return {contiguous_like(input), at::empty(rows, statistics_of(input)),
+          at::empty(rows, statistics_of(input))};
+}
+
+std::tuple<Tensor, Tensor, Tensor> layer_norm_backward(
+    const Tensor& /*grad_output*/, const Tensor& input, at::IntArrayRef /*shape*/,
+    const Tensor& /*mean*/, const Tensor& /*rstd*/, const MaybeTensor& weight,
+    const MaybeTensor& bias, std::array<bool, 3> needed) {
+  const auto like = [](const MaybeTensor& tensor) {
+    return tensor && tensor->defined() ? contiguous_like(*tensor) : Tensor();
+  };
+  return {needed[0] ? contiguous_like(input) : Tensor(), needed[1] ? like(weight) : Tensor(),
+          needed[2] ? like(bias) : Tensor()};
+}
+
+Tensor dropout_backward(const Tensor& grad_output, const Tensor& /*mask*/, double /*scale*/) {
+  return at::empty(grad_output.sizes(), grad_output.options(), grad_output.suggest_memory_format());
+}
+
+// Each result is like the tensor at its place in the first list; none where that is written to.
+void like_the_first(const c10::OperatorHandle& op, Stack* stack) {
+  const auto& schema = op.schema();
+  const auto number = schema.arguments().size();
+  c10::List<Tensor> results;
+  for (const c10::IValue& tensor : torch::jit::peek(*stack, 0, number).toListRef()) {
+    const auto& model = tensor.toTensor();
+    if (!schema.returns().empty()) {
+      results.push_back(at::empty_strided(model.sizes(), model.strides(), model.options()));
+    }
+  }
+  torch::jit::drop(*stack, number);
+  if (!schema.returns().empty()) {
+    torch::jit::push(*stack, std::move(results));
+  }
+}
+
+// ---- for which arguments ----
+
+using Arguments = at::ArrayRef<c10::IValue>;
+using Fits = bool(Arguments);
+
+bool is_floating(const c10::IValue& value) {
+  return value.isTensor() && value.toTensor().layout() == c10::kStrided &&
+      at::isFloatingType(value.toTensor().scalar_type());
+}
+
+bool first_is_floating(Arguments arguments) { return is_floating(arguments[0]); }
+
+bool first_is_dense(Arguments arguments) {
+  return arguments[0].isTensor() && arguments[0].toTensor().layout() == c10::kStrided;
+}
+
+bool list_is_floating(Arguments arguments) {
+  const auto list = arguments[0].toListRef();
+  return !list.empty() && std::all_of(list.begin(), list.end(), is_floating);
+}
+
+// CUDA's kernels, and not the shapes, refuse other types.
+bool of_one_type(Arguments arguments) {
+  return std::all_of(arguments.begin(), arguments.end(), [&](const c10::IValue& value) {
+    return !value.isTensor() ||
+        (is_floating(value) &&
+         value.toTensor().scalar_type() == arguments[0].toTensor().scalar_type());
+  });
+}
+
+bool is_alike(const c10::IValue& value, const Tensor& model) {
+  if (!value.isTensor()) {
+    return !value.isComplexDouble();
+  }
+  const auto& tensor = value.toTensor();
+  return is_floating(value) && tensor.is_non_overlapping_and_dense() &&
+      tensor.scalar_type() == model.scalar_type() && tensor.sizes() == model.sizes() &&
+      tensor.strides() == model.strides();
+}
+
+// Where CUDA takes its quick way: lists of one length, whose tensors are alike at each place.
+bool lists_are_alike(Arguments arguments) {
+  const auto first = arguments[0].toListRef();
+  return std::all_of(arguments.begin(), arguments.end(), [&](const c10::IValue& value) {
+    if (!value.isList()) {
+      return !value.isTensor() && !value.isComplexDouble();
+    }
+    const auto list = value.toListRef();
+    bool alike = list.size() == first.size();
+    for (size_t place = 0; alike && place < list.size(); ++place) {
+      alike = is_alike(list[place], first[place].toTensor());
+    }
+    return alike;
+  });
+}
+
+// Other arguments go where they went before: to the Meta kernel in Python, which also knows what is wrong.
+class Quicker final : public c10::OperatorKernel {
+ public:
+  Quicker(c10::KernelFunction kernel, Fits* fits) : kernel_(std::move(kernel)), fits_(fits) {}
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+    const Arguments all(*stack);
+    if (fits_(all.slice(all.size() - op.schema().arguments().size()))) {
+      kernel_.callBoxed(op, keys, stack);
+    } else {
+      op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), stack);
+    }
+  }
+
+ private:
+  c10::KernelFunction kernel_;
+  Fits* fits_;
+};
+
+// ---- the table ----
+
+using Table = std::unordered_map<std::string, c10::KernelFunction>;
+
+c10::KernelFunction where(Fits* fits, c10::KernelFunction kernel) {
+  return c10::KernelFunction::makeFromBoxedFunctor(
+      std::make_unique<Quicker>(std::move(kernel), fits));
+}
+
+template <auto* function>
+c10::KernelFunction kernel(Fits* fits = &first_is_floating) {
+  return where(fits, c10::KernelFunction::makeFromUnboxedFunction(
+      c10::CompileTimeFunctionPointer<std::remove_pointer_t<decltype(function)>, function>()));
+}
+
+using WithAlpha = Tensor(const Tensor&, const Tensor&, const Scalar&);
+using OfTwo = Tensor(const Tensor&, const Tensor&);
+using WithScalar = Tensor(const Tensor&, const Scalar&);
+
+void list_foreach(Table& table) {
+  const auto add = [&](const std::string& op) {
+    table.emplace("_foreach_" + op,
+                  where(&lists_are_alike,
+                        c10::KernelFunction::makeFromBoxedFunction<&like_the_first>()));
+  };
+  for (const auto* name : {"add", "sub", "mul", "div"}) {
+    for (const auto* with : {"Scalar", "List", "ScalarList"}) {
+      for (const auto* written : {"", "_"}) {
+        add(std::string(name) + written + "." + with);
+      }
+    }
+  }
+  for (const auto* op :
+       {"addcmul.Scalar", "addcmul_.Scalar", "addcmul.ScalarList", "addcmul_.ScalarList",
+        "addcdiv.Scalar", "addcdiv_.Scalar", "addcdiv.ScalarList", "addcdiv_.ScalarList",
+        "lerp.Scalar", "lerp_.Scalar", "lerp.List", "lerp_.List", "sqrt", "sqrt_", "neg", "neg_",
+        "reciprocal", "reciprocal_", "maximum.List", "maximum_.List"}) {
+    add(op);
+  }
+}
+
+Table make_table() {
+  Table table{
+      {"add.Tensor", kernel<static_cast<WithAlpha*>(&at::meta::add)>(&first_is_dense)},
+      {"sub.Tensor", kernel<static_cast<WithAlpha*>(&at::meta::sub)>(&first_is_dense)},
+      {"mul.Tensor", kernel<&at::meta::mul>(&first_is_dense)},
+      {"div.Tensor", kernel<static_cast<OfTwo*>(&at::meta::div)>(&first_is_dense)},
+      {"pow.Tensor_Scalar", kernel<static_cast<WithScalar*>(&at::meta::pow)>(&first_is_dense)},
+      {"mm", kernel<&mm>()},
+      {"bmm", kernel<&at::meta::bmm>(&of_one_type)},
+      {"addmm", kernel<&addmm>()},
+      {"baddbmm", kernel<&at::meta::baddbmm>(&of_one_type)},
+      {"relu", kernel<&relu>(&first_is_dense)},
+      {"threshold_backward", kernel<&at::meta::threshold_backward>()},
+      {"gelu", kernel<&at::meta::gelu>()},
+      {"gelu_backward", kernel<&at::meta::gelu_backward>()},
+      {"silu", kernel<&at::meta::silu>()},
+      {"silu_backward", kernel<&at::meta::silu_backward>()},
+      {"sigmoid", kernel<&at::meta::sigmoid>(&first_is_dense)},
+      {"sigmoid_backward", kernel<&at::meta::sigmoid_backward>()},
+      {"tanh", kernel<&at::meta::tanh>(&first_is_dense)},
+      {"tanh_backward", kernel<&at::meta::tanh_backward>()},
+      {"cat", kernel<&at::meta::cat>(&list_is_floating)},
+      {"cat.out", kernel<&at::meta::cat_outf>(&list_is_floating)},
+      {"rsqrt", kernel<&at::meta::rsqrt>(&first_is_dense)},
+      {"sum.dim_IntList", kernel<&at::meta::sum>(&first_is_dense)},
+      {"mean.dim", kernel<&at::meta::mean>(&first_is_dense)},
+      {"nll_loss_forward", kernel<&at::meta::nll_loss_forward>()},
+      {"nll_loss_backward", kernel<&at::meta::nll_loss_backward>()},
+      {"native_layer_norm", kernel<&layer_norm>()},
+      {"native_layer_norm_backward", kernel<&layer_norm_backward>()},
+      {"native_dropout_backward", kernel<&dropout_backward>()},
+  };
+  list_foreach(table);
+  return table;
+}
+
+}  // namespace meta
+}  // namespace
+
+c10::KernelFunction kernel_for_shapes(const std::string& op) {
+  static const auto* table = new meta::Table(meta::make_table());
+  const auto found = table->find(op);
+  return found == table->end() ? c10::KernelFunction() : found->second;
+}
+
+}  // namespace anydevice
