@@ -1,5 +1,7 @@
 """Recurrent networks on a virtual GPU give the CPU's numbers: networks, cells, packed input."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -49,6 +51,29 @@ def test_packed_sequences(kind):
         return pad_packed_sequence(output, batch_first=True)[0], state
 
     same(program, kind(5, 7, 2, bidirectional=True, batch_first=True), numbers(3, 4, 5))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("options", [{}, {"bias": False, "bidirectional": True}, {"proj_size": 3}])
+def test_autocast_casts_weights_and_input_to_half_precision(kind, options):
+    if "proj_size" in options and kind is not nn.LSTM:
+        pytest.skip("only nn.LSTM has projections")
+    network = kind(5, 7, 2, **options).cuda()
+    in_half = copy.deepcopy(network).half()
+    x = numbers(4, 3, 5).cuda()
+    for dtype in (torch.float16, torch.bfloat16):  # cuDNN's is float16 either way
+        network.zero_grad()
+        in_half.zero_grad()
+        with torch.autocast("cuda", dtype):
+            output, _ = network(x)
+        expected, _ = in_half(x.half())
+        assert output.dtype == torch.float16
+        assert torch.equal(output, expected)
+        output.float().sum().backward()
+        expected.float().sum().backward()
+        for mine, theirs in zip(network.parameters(), in_half.parameters(), strict=True):
+            assert mine.grad.dtype == torch.float32
+            assert torch.equal(mine.grad, theirs.grad.float())
 
 
 def test_the_state_given_is_the_state_used():
