@@ -124,9 +124,17 @@ def test_exit_codes_stdin_and_a_closed_stderr_are_the_programs(tmp_path: Path) -
     assert (done.returncode, done.stderr) == (1, "a sentence\n")
 
 
+def test_a_cache_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
+    write(tmp_path, "import torch")
+    done = run("program.py", folder=tmp_path, XDG_CACHE_HOME="/dev/full")
+    assert done.returncode == 2
+    assert "set XDG_CACHE_HOME to a directory that can be written" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_reach_the_program(number: signal.Signals, tmp_path: Path) -> None:
-    write(tmp_path, "import time\nprint('here', flush=True)\ntime.sleep(60)")
+    write(tmp_path, "import time, torch\nprint('here', flush=True)\ntime.sleep(60)")
     with subprocess.Popen(
         [*RUN, "program.py"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:

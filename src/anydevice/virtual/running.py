@@ -8,7 +8,7 @@ import threading
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any
 
 from anydevice.errors import UsageError
 from anydevice.virtual import summary, visible
@@ -44,10 +44,9 @@ class _Boot(Finder):
         try:
             with visible.real_gpus_hidden(_asked()["hide_real_gpus"]):
                 super()._loaded_c(module)
-        except UsageError as error:
-            _end_with(2, error)
-        except BuildError as error:
-            _end_with(1, error)
+        except (UsageError, BuildError) as error:
+            print(f"anydevice: {error}", file=sys.stderr)
+            raise SystemExit(2) from None
 
 
 def finder() -> Any:
@@ -105,11 +104,10 @@ def _explain_uncaught_errors() -> None:
 
 
 def _annotate(error: BaseException | None) -> None:
+    if not isinstance(
+        error, Exception
+    ):  # Python forgets Ctrl-C, and its exit code, if we import now
+        return
     from anydevice.devices.explain import annotate
 
     annotate(error)
-
-
-def _end_with(code: int, error: Exception) -> NoReturn:
-    print(f"anydevice: {error}", file=sys.stderr)
-    raise SystemExit(code)

@@ -61,8 +61,11 @@ def attributes() -> Iterator[tuple[Any, str, Any]]:
             options["use_cpu"] = True  # the GPU's time is found beside the CPU's
         begin(self, *arguments, **options)
 
-    activities = autograd._supported_activities() | {torch.profiler.ProfilerActivity.CUDA}
-    yield torch.autograd, "_supported_activities", lambda: activities
+    cuda = {torch.profiler.ProfilerActivity.CUDA}
+    asked_for = autograd._supported_activities() | cuda
+    watched = asked_for - cuda  # not by CUPTI, which a CUDA build has, and which sees real GPUs
+    yield torch.autograd, "_supported_activities", lambda: asked_for
+    yield torch.autograd.profiler, "_supported_activities", lambda: watched
     yield torch.cuda.nvtx, "_nvtx", nvtx
     yield torch.autograd.profiler, "ProfilerConfig", profiler_config
     yield torch.autograd.profiler.profile, "__init__", with_cpu
