@@ -106,7 +106,7 @@ def _explain_uncaught_errors() -> None:
 def _annotate(error: BaseException | None) -> None:
     if not isinstance(
         error, Exception
-    ):  # Python forgets Ctrl-C, and its exit code, if we import now
+    ):  # an import makes Python forget Ctrl-C
         return
     from anydevice.devices.explain import annotate
 
