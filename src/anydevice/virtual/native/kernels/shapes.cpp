@@ -97,6 +97,7 @@ ANYDEVICE_IMPL(aten, CUDA, m) {
   m.impl("_dirichlet_grad", like({"x"}));
   m.impl("fractional_max_pool3d_backward", like({"self"}));
   m.impl("glu_jvp", like({"glu"}));
+  m.impl("_transformer_encoder_layer_fwd", like({"src"}));
   m.impl("glu_backward_jvp", like({"grad_x"}));
   m.impl("_aminmax", composed<&extremes>());
   m.impl("_transform_bias_rescale_qkv", composed<&split_heads>());
