@@ -7,7 +7,7 @@ work = recorder.step(-1)
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from time import perf_counter
@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils import _python_dispatch as dispatch
-from torch.utils import _pytree as pytree
 
 from anydevice.errors import UsageError
 from anydevice.plan import cost_ops
@@ -102,14 +101,14 @@ class Recorder(Mode):  # type: ignore[misc]
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Runs the op and notes it."""
         kwargs = kwargs or {}
-        inputs = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        inputs = _tensors_in((*args, *kwargs.values()))
         if any(dispatch.is_traceable_wrapper_subclass(tensor) for tensor in inputs):
             return NotImplemented  # its own ops come here in turn
         self._touched = _storages(inputs)
         self._moved, begin = False, perf_counter()
         result = op(*args, **kwargs)
         seconds = perf_counter() - begin
-        outputs = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
+        outputs = _tensors_in((result,))
         here = next((t.device.index for t in (*outputs, *inputs) if t.is_cuda), None)
         if op.namespace in ("c10d", "_c10d_functional"):
             self._exchange(op, here, inputs, outputs)
@@ -136,12 +135,10 @@ class Recorder(Mode):  # type: ignore[misc]
         if cost_ops.is_silent(op):
             return Op(name, device, 0, "", (), 0.0, 0, backward, 0)
         lists = [arg for arg in args if isinstance(arg, list) and arg and _tensors(arg)]
-        written = [
-            leaf
+        written = _tensors_in(
+            args[place] if place < len(args) else kwargs.get(key)
             for place, key in cost_ops.written_arguments(op)
-            for leaf in pytree.tree_leaves(args[place] if place < len(args) else kwargs.get(key))
-            if isinstance(leaf, Tensor)
-        ]
+        )
         products = cost_ops.products(op, args, kwargs, result)
         floats = [t for t in inputs if t.is_cuda] or outputs
         return Op(
@@ -194,6 +191,17 @@ class Recorder(Mode):  # type: ignore[misc]
         return event.op.startswith("aten::") and bool(
             self._entries and isinstance(self._entries[-1], Transfer) and self._entries[-1].blocking
         )
+
+
+def _tensors_in(values: Iterable[Any]) -> list[Tensor]:
+    """Those of an op's arguments, or results: tensors and lists of them."""
+    found: list[Tensor] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += _tensors_in(value)
+    return found
 
 
 def _tensors(values: list[Any]) -> bool:

@@ -104,9 +104,7 @@ def _explain_uncaught_errors() -> None:
 
 
 def _annotate(error: BaseException | None) -> None:
-    if not isinstance(
-        error, Exception
-    ):  # an import makes Python forget Ctrl-C
+    if not isinstance(error, Exception):  # an import makes Python forget Ctrl-C
         return
     from anydevice.devices.explain import annotate
 
