@@ -43,8 +43,8 @@ def run(example: Path) -> subprocess.CompletedProcess[str]:
 
 
 def example(path: Path) -> object:
-    """The sweep of twelve runs takes long; tests/sweep does smaller ones."""
-    marks = [pytest.mark.long] if path.stem == "sweep" else []
+    """Some take long; tests/sweep and tests/train do the same in small."""
+    marks = [pytest.mark.long] if path.stem in ("sweep", "fsdp2", "trial_ddp") else []
     return pytest.param(path, marks=marks, id=path.stem)
 
 

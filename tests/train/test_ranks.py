@@ -47,6 +47,7 @@ def test_ranks_learn_and_measure_what_one_process_does(device: str, tmp_path: Pa
     assert all(checks > 10 for checks, _ in reports)
 
 
+@pytest.mark.long
 def test_terminated_and_killed_it_ends_with_the_same_bits(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
     run = ("cpu", "interrupted", tmp_path, "ddp", str(folder))

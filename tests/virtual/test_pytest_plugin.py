@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -81,8 +80,7 @@ def test_a_suite_in_a_suite(tmp_path):
 
 def test_processes_that_tests_start_have_the_gpus(tmp_path: Path) -> None:
     (tmp_path / "test_children.py").write_text(CHILDREN)
-    workers = ("-n", "2") if find_spec("xdist") else ()
-    done = pytest_on("--virtual-gpus", "2:t4", *workers, folder=tmp_path)
+    done = pytest_on("--virtual-gpus", "2:t4", folder=tmp_path)
     assert "3 passed" in done.stdout, done.stdout
 
 
