@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.browsing import browsing
 
 import anydevice as ad
 from anydevice.bench import clock, suite, tasks
@@ -180,9 +181,21 @@ def test_the_report_is_one_page_that_needs_nothing_and_escapes_all_text(tmp_path
     page = (tmp_path / "bench.html").read_text()
     assert "<b>T4</b>" not in page
     assert "&lt;b&gt;T4" in page
-    assert page.count("<rect") == len(found.figures)
-    assert "http" not in page
-    assert "src=" not in page
+    assert page.count("<dt>") == len(found.figures)
+    assert "not a GPU's speed" not in page
+    assert "default-src 'none'" in page
+
+
+def test_the_report_is_seen_in_a_real_browser(tmp_path: Path) -> None:
+    found = a_gpus()
+    write_page(tmp_path / "bench.html", found)
+    with browsing(tmp_path / "profile") as browser:
+        for width in (1280, 390):
+            browser.open(tmp_path / "bench.html", width=width, dark=width < 500)
+            assert len(browser.texts(".bars dd")) == len(found.figures)
+            assert browser.texts("h2") == [table.title for table in found.tables()]
+            assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
+            assert browser.complaints() == []
 
 
 def command(*words: str) -> subprocess.CompletedProcess[str]:

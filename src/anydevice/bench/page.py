@@ -2,45 +2,26 @@
 
 from html import escape
 from pathlib import Path
-from string import Template
 
 from anydevice.bench.findings import SHORT, Figure, Findings
 from anydevice.bench.units import number_text
 from anydevice.errors import UsageError
 from anydevice.files import write_whole
+from anydevice.pages.frame import page
+from anydevice.tables import Table
 from anydevice.version import __version__
 
-PAGE = Template("""\
-<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>CPU against GPU</title>
-<style>
-:root { color-scheme: light dark }
-:root { --bar: light-dark(#2563eb, #60a5fa); --dim: light-dark(#555, #aaa) }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
-section { overflow-x: auto; margin: 2rem 0 }
-table { font-variant-numeric: tabular-nums; margin: .5rem 0 }
-caption { text-align: left; font-weight: 600; padding: .5rem 10px }
-thead th { border-bottom: 1px solid currentColor; font-weight: 600 }
-tbody tr:hover { background: color-mix(in srgb, var(--bar) 15%, transparent) }
-svg { display: block; width: 100%; max-width: 48rem }
-svg text { fill: currentColor; font-size: 12px }
-svg rect { fill: var(--bar) } svg .virtual rect { fill: var(--dim) }
-p { color: var(--dim); margin: .3rem 0 }
-</style>
-</head>
-<body>
-<h1>CPU against GPU</h1>
-$notes
-$sections
-<p>anydevice $version</p>
-</body>
-</html>
-""")
-LINE, LEFT, WIDE = 22, 230, 720
+TITLE = "CPU against GPU"
+STYLE = """
+header { margin-bottom: 2rem; }
+.bars { display: grid; grid-template-columns: auto 1fr; gap: 0.2rem 0.75rem; margin: 0 0 1.5rem; }
+.bars dt { color: var(--muted); font-size: 0.8125rem; text-align: right; }
+.bars dd { display: flex; align-items: center; gap: 0.5rem; margin: 0; font-size: 0.8125rem; }
+.bars i { flex: none; height: 0.75rem; border-radius: 2px; background: var(--c0); }
+.bars .virtual i { background: var(--other); }
+footer { margin-top: 2rem; }
+footer p { margin-bottom: 0.4rem; }
+"""
 
 
 def check_page(path: Path) -> Path:
@@ -53,36 +34,47 @@ def check_page(path: Path) -> Path:
 
 def write_page(path: Path, findings: Findings) -> None:
     """Writes the report; its bars are the rates of each kind of work."""
-    sections = []
+    cards = []
     for table in findings.tables():
         figures = [figure for figure in findings.figures if figure.kind == table.columns[0]]
-        unit = "GFLOP/s" if figures[0].computes else "GB/s"
-        sections.append(f"<section>{_bars(figures, unit)}{table.html()}</section>")
-    page = PAGE.substitute(
-        notes="".join(f"<p>{escape(line)}</p>" for line in findings.notes()),
-        sections="".join(sections)
-        + "".join(f"<p>Left out: {escape(line)}</p>" for line in findings.gaps()),
-        version=__version__,
+        cards.append(_card(table, figures))
+    notes = "".join(f'<p class="lead">{escape(line)}</p>' for line in findings.notes())
+    gaps = "".join(f"<p>Left out: {escape(line)}</p>" for line in findings.gaps())
+    body = (
+        f'<header><h1>{TITLE}</h1>{notes}</header><main class="cards">{"".join(cards)}</main>'
+        f'<footer class="note">{gaps}<p>anydevice {__version__}</p></footer>'
     )
-    write_whole(path, page.encode())
+    write_whole(path, page(TITLE, body, styles=[STYLE]))
 
 
-def _bars(figures: list[Figure], unit: str) -> str:
+def _card(table: Table, figures: list[Figure]) -> str:
+    return (
+        f'<section class="card"><div class="head"><h2>{escape(table.title)}</h2></div>'
+        f'{_bars(figures)}<div class="scroll">{_table(table)}</div></section>'
+    )
+
+
+def _bars(figures: list[Figure]) -> str:
     """A bar for each figure's rate, as long as it is fast."""
     fastest = max(figure.rate for figure in figures)
-    room = WIDE - LEFT - 80
+    unit = "GFLOP/s" if figures[0].computes else "GB/s"
     lines = []
-    for row, figure in enumerate(figures):
+    for figure in figures:
         label = " ".join((figure.what, SHORT.get(figure.dtype, figure.dtype), figure.device))
-        wide, y = max(1.0, figure.rate / fastest * room), row * LINE
-        mark = ' class="virtual"' if figure.virtual else ""
-        not_one = " (not a GPU's speed)" if figure.virtual else ""
-        lines.append(
-            f'<g{mark}><text x="{LEFT - 8}" y="{y + 15}" text-anchor="end">{escape(label)}</text>'
-            f'<rect x="{LEFT}" y="{y + 4}" width="{wide:.1f}" height="{LINE - 8}" rx="2">'
-            f"<title>{escape(label)}: {number_text(figure.rate / 1e9)} {unit}{not_one}</title>"
-            f'</rect><text x="{LEFT + wide + 6:.1f}" y="{y + 15}">'
-            f"{number_text(figure.rate / 1e9)}</text></g>"
+        mark = ' class="virtual" title="not a GPU\'s speed"' if figure.virtual else ""
+        wide = f"calc((100% - 7rem) * {max(0.002, figure.rate / fastest):.3f})"
+        rate = f"{number_text(figure.rate / 1e9)} {unit}"
+        lines.append(f'<dt>{escape(label)}</dt><dd{mark}><i style="width: {wide}"></i>{rate}</dd>')
+    return f'<dl class="bars">{"".join(lines)}</dl>'
+
+
+def _table(table: Table) -> str:
+    def line(cells: list[str], tag: str) -> str:
+        return "".join(
+            f"<{tag}{' class=number' * (name in table.right)}>{escape(cell)}</{tag}>"
+            for name, cell in zip(table.columns, cells, strict=True)
         )
-    size = f"0 0 {WIDE} {len(figures) * LINE}"
-    return f'<svg viewBox="{size}" role="img" aria-label="{unit}">{"".join(lines)}</svg>'
+
+    head = line(list(table.columns), "th")
+    rows = "".join(f"<tr>{line(list(row), 'td')}</tr>" for row in table.rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
