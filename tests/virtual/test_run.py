@@ -132,6 +132,24 @@ def test_a_cache_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_what_killed_programs_left_is_removed_a_day_later(tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    left, fresh, running = (
+        tmp_path / f"anydevice-run-{pid}-{name}"
+        for pid, name in ((ended.pid, "left"), (ended.pid, "fresh"), (os.getpid(), "running"))
+    )
+    for folder in (left, fresh, running):
+        folder.mkdir()
+        (folder / "1.json").write_text("{}")
+    for folder in (left, running):
+        os.utime(folder, (0, 0))
+    write(tmp_path, "print('here')")
+    done = run("program.py", folder=tmp_path, TMPDIR=str(tmp_path))
+    assert done.stdout == "here\n", done.stderr
+    assert (left.exists(), fresh.exists(), running.exists()) == (False, True, True)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_reach_the_program(number: signal.Signals, tmp_path: Path) -> None:
     write(tmp_path, "import time, torch\nprint('here', flush=True)\ntime.sleep(60)")

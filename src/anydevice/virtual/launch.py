@@ -8,7 +8,9 @@ import os
 import re
 import shutil
 import sys
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
@@ -17,6 +19,7 @@ from typing import NoReturn
 
 from anydevice.errors import UsageError
 
+A_DAY = 24 * 3600.0
 HELP = """\
 Usage: anydevice run [options] program.py [arguments]
        anydevice run [options] -m module [arguments]
@@ -231,6 +234,7 @@ def _trace_file(name: str | None) -> str | None:
 def _folder_for_reports() -> str:
     """Where the program's other processes leave what they count; its end removes it."""
     parent = os.environ.get("TMPDIR") or "/tmp"
+    _remove_old_reports(Path(parent))
     folder = os.path.join(parent, f"anydevice-run-{os.getpid()}-{os.urandom(4).hex()}")
     try:
         os.mkdir(folder, mode=0o700)
@@ -240,3 +244,21 @@ def _folder_for_reports() -> str:
             f"({error.strerror}): set TMPDIR to one."
         ) from error
     return folder
+
+
+def _remove_old_reports(parent: Path) -> None:
+    """Of programs that were killed, a day later: others may still tell theirs."""
+    for folder in parent.glob("anydevice-run-*"):
+        with suppress(OSError):
+            if time.time() - folder.stat().st_mtime > A_DAY and not _is_alive(folder):
+                shutil.rmtree(folder)
+
+
+def _is_alive(folder: Path) -> bool:
+    try:
+        os.kill(int(folder.name.split("-")[2]), 0)
+    except ProcessLookupError:
+        return False
+    except (ValueError, OSError):
+        pass
+    return True
