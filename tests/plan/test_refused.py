@@ -100,6 +100,7 @@ def test_is_refused_in_one_sentence_with_its_line(case: str, tmp_path: Path) -> 
     assert sentence in str(error)
     assert len(str(error).splitlines()) == 1
     assert ("Traceback" in error.details) == (case == "fails")
+    assert "anydevice/plan" not in error.details
 
 
 def test_a_refusal_is_exit_code_2_after_what_the_program_said(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
+from pathlib import Path
 
 from anydevice.errors import UsageError
 from anydevice.plan.lines import line_of
@@ -14,6 +15,9 @@ FOR_GPUS = (
     *("bitsandbytes", "transformer_engine", "mamba_ssm", "causal_conv1d", "deepspeed"),
 )
 COMPILERS = ("cpp_extension.py", "triton", "cuda/_utils.py", "jiterator")
+
+HERE = str(Path(__file__).parent)
+NOT_THE_PROGRAMS = (HERE, "<frozen runpy>", "torch/_compile.py", "torch/_dynamo/", "torch/_ops.py")
 
 
 class CannotPlanError(UsageError):
@@ -52,7 +56,7 @@ def explained(error: BaseException, name: str) -> CannotPlanError:
     text = f"{type(error).__name__}: {_first_line(error)}".rstrip(": ")
     return CannotPlanError(
         f"expected a program that runs, got {where}, which failed with {text}",
-        "".join(traceback.format_exception(error)),
+        _traceback(error),
     )
 
 
@@ -99,6 +103,14 @@ def _needs_gpu_code(error: BaseException) -> str:
     if any(compiler in file for file in files[1:] for compiler in COMPILERS):
         return "a CUDA kernel of its own"
     return ""
+
+
+def _traceback(error: BaseException) -> str:
+    """Of the program and of torch, as without a plan."""
+    told = traceback.TracebackException.from_exception(error)
+    frames = [f for f in told.stack if not any(part in f.filename for part in NOT_THE_PROGRAMS)]
+    told.stack = traceback.StackSummary.from_list(frames)
+    return "".join(told.format())
 
 
 def _first_line(error: BaseException) -> str:
