@@ -74,6 +74,7 @@ def test_a_run_trains_by_itself_where_torchrun_has_started_the_sweep(
 
 def test_a_run_that_fails_in_whatever_way_is_one_row(tmp_path: Path) -> None:
     kinds = ["raise", "kill", "segfault", "exit", "return", "yield", "memory", "nothing"]
+    kinds += ["exit at once", "real-time signal"]
     sweep = ad.Sweep(experiments.trouble, ad.grid(what=kinds))
     results = sweep.run(tmp_path / "s", workers=2, verbose=False)
     error = {record.parameters["what"]: record.error for record in results}
@@ -87,6 +88,8 @@ def test_a_run_that_fails_in_whatever_way_is_one_row(tmp_path: Path) -> None:
     assert "killed by SIGSEGV" in error["segfault"]
     assert "experiments.py" in error["segfault"]  # where it was, by faulthandler
     assert "exit code 3" in error["exit"]
+    assert "exit code 64" in error["exit at once"]
+    assert f"killed by signal {signal.SIGRTMIN + 1}" in error["real-time signal"]
     assert "returns a history or a dictionary" in error["return"]
     assert "records that are dictionaries, got 3.5" in error["yield"]
     assert "out of memory" in error["memory"]

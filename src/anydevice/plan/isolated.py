@@ -100,7 +100,8 @@ def _answer(function: Callable[[], Any], connection: Connection, said: TextIO) -
 
 def _died(status: int) -> CannotPlanError:
     code = os.waitstatus_to_exitcode(status)
-    how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    names = {known.value: known.name for known in signal.Signals}
+    how = f"signal {names.get(-code, -code)}" if code < 0 else f"exit code {code}"
     why = ""
     if -code in FAULTS:
         why = ": code for GPUs that is not PyTorch's finds no memory there where there is none"

@@ -16,7 +16,7 @@ from anydevice.sweep.places import Place, Places
 from anydevice.sweep.processes import Processes
 from anydevice.sweep.records import Damaged, Record, RecordError, folder_of, read, write
 from anydevice.sweep.storable import lenient
-from anydevice.sweep.worker import CLAIMED, DISK, OUTPUT, again
+from anydevice.sweep.worker import DISK, OUTPUT, again
 
 BETWEEN = 0.25  # seconds between two looks at runs that another sweep has
 PATIENCE = 10.0  # seconds
@@ -61,6 +61,7 @@ class Runner:
     waiting: deque[Run] = field(default_factory=deque)
     elsewhere: list[Run] = field(default_factory=list)  # another sweep's, for now
     running: dict[int, tuple[Run, Place]] = field(default_factory=dict)
+    claimed: set[int] = field(default_factory=set)  # of them, those that another sweep had first
 
     def do(self, runs: Iterable[Run]) -> None:
         """Returns when the runs are done, whoever did them."""
@@ -106,6 +107,8 @@ class Runner:
         run, place = self.running[number]
         if "disk" in said:
             raise RecordError(said["disk"])
+        if "claimed" in said:
+            self.claimed.add(number)
         if "epoch" in said:
             figures = lenient(said["epoch"])
             self.watcher.epoch(run, figures)
@@ -115,17 +118,15 @@ class Runner:
         if "code" in said:
             del self.running[number]
             self.places.give_back(place)
-            self._ended(run, said["code"])
+            self._ended(run, said["code"], claimed=number in self.claimed)
 
-    def _ended(self, run: Run, code: int) -> None:
+    def _ended(self, run: Run, code: int, *, claimed: bool) -> None:
         """The record tells how a run ended; where it does not, the exit code does."""
         there = read(self.order.folder, run.key)
         if isinstance(there, Record) and there.finished and code != DISK:
             self.watcher.ended(run, there)
         elif (
-            code == CLAIMED
-            or isinstance(there, Damaged)
-            or (held := self._claim_of_the_dead(run)) is None
+            claimed or isinstance(there, Damaged) or (held := self._claim_of_the_dead(run)) is None
         ):
             self.elsewhere.append(run)
         else:
@@ -179,6 +180,6 @@ def left_of(
 def _how(code: int) -> str:
     if code >= 0:
         return f"the run's process ended with exit code {code} before the run did"
-    name = signal.Signals(-code).name
+    name = {known.value: known.name for known in signal.Signals}.get(-code, f"signal {-code}")
     hint = ", as Linux does where memory runs out" if name == "SIGKILL" else ""
     return f"the run's process was killed by {name}{hint}"

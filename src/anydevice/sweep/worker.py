@@ -28,7 +28,7 @@ from anydevice.train.callbacks.moments import everywhere
 
 OUTPUT = "output.txt"
 RANK_OF = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
-CLAIMED, DISK = 64, 65  # exit codes: another process has the run; a record cannot be written
+DISK = 65  # the exit code where a record cannot be written
 current: Tracker | None = None  # of the run that this process is for
 
 
@@ -46,7 +46,8 @@ def main(parent: int, order: bytes, line: Connection) -> int:
         held = claim(folder, run.key)
         there = read(folder, run.key)
         if held is None or not again(there, job["retry_failed"]):
-            return CLAIMED
+            line.send_bytes(json.dumps({"claimed": True}).encode())  # another process has the run
+            return 0
         write_output_to(folder_of(folder, run.key) / OUTPUT)
         judge = Judge(line, Halving(**job["halving"]) if job["halving"] else None)
         follow = Tracker(run, folder, job["about"], judge, tuple(job["gpus"]), own_process=True)
