@@ -82,7 +82,10 @@ def ends_as_left_alone(*run: Any) -> None:
     assert all(report == reports[0] for report in reports)
 
 
-@pytest.mark.parametrize(("device", "how"), [("cuda", "raising"), ("cpu", "waiting")])
+@pytest.mark.parametrize(
+    ("device", "how"),
+    [("cuda", "raising"), pytest.param("cpu", "waiting", marks=pytest.mark.long)],
+)
 def test_a_rank_that_raises_ends_all_with_its_error(device: str, how: str, tmp_path: Path) -> None:
     folder = str(tmp_path / "checkpoints")
     done, reports = launched(device, "interrupted", tmp_path, "ddp", folder, how, "5")

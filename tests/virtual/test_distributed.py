@@ -31,7 +31,16 @@ def launch(program: str, folder: Path, *options: str) -> list[tuple[int, dict[st
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(RANKS)]
 
 
-@pytest.mark.parametrize("program", ["collectives", "groups", "training", "sharding", "hollow"])
+@pytest.mark.parametrize(
+    "program",
+    [
+        "collectives",
+        pytest.param("groups", marks=pytest.mark.long),
+        "training",
+        "sharding",
+        "hollow",
+    ],
+)
 def test_all_ranks_agree(program: str, tmp_path: Path) -> None:
     reports = launch(program, tmp_path)
     failures = [text for _, failed in reports for text in failed.values()]

@@ -40,6 +40,7 @@ def test_a_suite_with_tests_for_gpus_runs_them(tmp_path: Path) -> None:
     assert "1 passed, 1 skipped" in one.stdout
 
 
+@pytest.mark.long
 def test_each_worker_of_xdist_has_the_gpus(tmp_path: Path) -> None:
     pytest.importorskip("xdist")
     (tmp_path / "conftest.py").write_text("import torch\nassert torch.cuda.device_count() == 2")
