@@ -51,6 +51,26 @@ def test_the_runs_that_will_not_fit_are_named_and_none_is_started(
     assert first["time"]["seconds"] > 0
 
 
+def test_the_largest_batch_of_a_sweeps_parameter_fits_and_the_next_does_not() -> None:
+    planned = sweep(batch=[16, 1_000_000], width=[10, 4000], device=["cuda"]).plan(
+        "t4", batch_arg="batch"
+    )
+    found = {(plan.run.batch, plan.run.width): plan.largest for plan in planned.plans}
+    assert found[16, 10] == found[1_000_000, 10] != found[16, 4000] == found[1_000_000, 4000]
+    largest = found[16, 4000]
+    assert largest
+    beside = sweep(batch=[largest.batch, largest.batch + 1], width=[4000], device=["cuda"])
+    assert [run.batch for run in beside.plan("t4").too_large] == [largest.batch + 1]
+    assert f"{largest.batch:,}" in repr(planned)
+    assert planned.to_dict()["runs"][0]["largest_batch"]
+
+
+@pytest.mark.parametrize("name", ["size", "lr"])
+def test_a_batch_size_that_is_none_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="expected a parameter of every run with its batch size"):
+        sweep(batch=[16], width=[10], device=["cuda"]).plan("t4", batch_arg=name)
+
+
 def test_a_run_on_the_cpu_and_one_that_fails_are_said_to_be_so() -> None:
     planned = sweep(batch=[16], width=[10, -1], device=["cpu", "cuda"]).plan("t4")
     reasons = {(p.run.width, p.run.device): p.why_not for p in planned.plans}

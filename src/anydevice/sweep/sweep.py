@@ -103,11 +103,16 @@ class Sweep:
                     Runner(order, places, watcher).do(left)
         return self.results(folder)
 
-    def plan(self, gpu: str = "h100", *, assume_zeros: bool = False) -> "SweepPlan":
-        """Which runs will not fit such a GPU: `sweep.plan("t4").too_large`; none is started."""
+    def plan(
+        self, gpu: str = "h100", *, batch_arg: str | None = None, assume_zeros: bool = False
+    ) -> "SweepPlan":
+        """Which runs will not fit such a GPU: `sweep.plan("t4").too_large`; none is started.
+
+        With `batch_arg`, the parameter that is the batch size, the largest that fits is found too.
+        """
         from anydevice.plan.sweep_plan import plan_sweep
 
-        return plan_sweep(self, gpu, assume_zeros=assume_zeros)
+        return plan_sweep(self, gpu, batch_arg=batch_arg, assume_zeros=assume_zeros)
 
     def track(self, run: Run, folder: str | Path | None = None) -> Tracker:
         """A record for a loop of your own: `with sweep.track(run, "runs/first") as t: …`.
