@@ -56,7 +56,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
 def remove_unfinished(folder: Path) -> None:
     """Clears away what processes that were killed left half written."""
     for left in folder.glob(f"{UNFINISHED}*"):
-        if not _lives(left.name.removeprefix(UNFINISHED).partition("-")[0]):
+        if not lives(left.name.removeprefix(UNFINISHED).partition("-")[0]):
             shutil.rmtree(left) if left.is_dir() else left.unlink()
 
 
@@ -76,7 +76,7 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _lives(pid: str) -> bool:
+def lives(pid: str) -> bool:
     """Whether a process of this machine has this number."""
     try:
         os.kill(int(pid), 0)

@@ -1,5 +1,6 @@
 """The report: one HTML page with the figures, which needs no network."""
 
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 
@@ -50,7 +51,7 @@ def write_page(path: Path, findings: Findings) -> None:
 def _card(table: Table, figures: list[Figure]) -> str:
     return (
         f'<section class="card"><div class="head"><h2>{escape(table.title)}</h2></div>'
-        f'{_bars(figures)}<div class="scroll">{_table(table)}</div></section>'
+        f'{_bars(figures)}<div class="scroll">{replace(table, title="").html()}</div></section>'
     )
 
 
@@ -66,15 +67,3 @@ def _bars(figures: list[Figure]) -> str:
         rate = f"{number_text(figure.rate / 1e9)} {unit}"
         lines.append(f'<dt>{escape(label)}</dt><dd{mark}><i style="width: {wide}"></i>{rate}</dd>')
     return f'<dl class="bars">{"".join(lines)}</dl>'
-
-
-def _table(table: Table) -> str:
-    def line(cells: list[str], tag: str) -> str:
-        return "".join(
-            f"<{tag}{' class=number' * (name in table.right)}>{escape(cell)}</{tag}>"
-            for name, cell in zip(table.columns, cells, strict=True)
-        )
-
-    head = line(list(table.columns), "th")
-    rows = "".join(f"<tr>{line(list(row), 'td')}</tr>" for row in table.rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"

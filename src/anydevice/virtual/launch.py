@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from anydevice.errors import UsageError
+from anydevice.files import lives
 
 A_DAY = 24 * 3600.0
 HELP = """\
@@ -248,17 +249,8 @@ def _folder_for_reports() -> str:
 
 def _remove_old_reports(parent: Path) -> None:
     """Of programs that were killed, a day later: others may still tell theirs."""
-    for folder in parent.glob("anydevice-run-*"):
+    for folder in parent.glob("anydevice-run-[0-9]*"):
         with suppress(OSError):
-            if time.time() - folder.stat().st_mtime > A_DAY and not _is_alive(folder):
+            old = time.time() - folder.stat().st_mtime > A_DAY
+            if old and not lives(folder.name.split("-")[2]):
                 shutil.rmtree(folder)
-
-
-def _is_alive(folder: Path) -> bool:
-    try:
-        os.kill(int(folder.name.split("-")[2]), 0)
-    except ProcessLookupError:
-        return False
-    except (ValueError, OSError):
-        pass
-    return True
