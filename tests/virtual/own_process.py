@@ -2,9 +2,9 @@
 
 import json
 import os
-import subprocess
-import sys
 from typing import Any
+
+from ..forked import python
 
 START = """
 import json, os, torch
@@ -19,12 +19,6 @@ def most_resident():  # not ru_maxrss, which begins with what the process that s
 
 def run(program: str, **environment: str) -> Any:
     """What a program prints as JSON in its last line."""
-    done = subprocess.run(
-        [sys.executable, "-c", START + program],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python("-c", START + program, env={**os.environ, **environment})
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])

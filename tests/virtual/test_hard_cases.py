@@ -2,23 +2,18 @@
 
 import os
 import subprocess
-import sys
 import textwrap
-from pathlib import Path
 
 import pytest
+
+from ..forked import python
 
 HEAD = "import os, sys, threading, torch\nimport anydevice as ad\nad.virtual.enable(2, 't4')\n"
 
 
 def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", HEAD + textwrap.dedent(program)],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        env={**os.environ, **environment},
-    )
+    words = ("-c", HEAD + textwrap.dedent(program))
+    return python(*words, timeout=100, env={**os.environ, **environment})
 
 
 def test_a_tensor_survives_that_its_resize_ran_out_of_memory() -> None:
@@ -119,13 +114,9 @@ def test_listeners_nest_and_their_errors_are_raised() -> None:
 
 
 @pytest.mark.parametrize("folder", ["/dev/full", "/proc/1/nothing"])
-def test_a_cache_that_cannot_be_written_is_a_sentence(folder: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "anydevice.virtual.build"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "XDG_CACHE_HOME": folder},
-    )
+def test_a_cache_that_cannot_be_written_is_a_sentence(folder: str) -> None:
+    words = ("-m", "anydevice.virtual.build")
+    done = python(*words, env={**os.environ, "XDG_CACHE_HOME": folder})
     assert done.returncode == 1
     assert "set XDG_CACHE_HOME to a directory that can be written" in done.stderr
     assert "Traceback" not in done.stderr

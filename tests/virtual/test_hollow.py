@@ -1,11 +1,10 @@
 """Hollow GPUs: what is copied, saved and read of tensors that have sizes and no values."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from ..forked import python
 from .own_process import run
 
 HOLLOW = "import copy, io, pickle\nvirtual.enable(gpus=2, hollow=True)\n"
@@ -63,17 +62,12 @@ print(json.dumps([loaded["weight"].tolist(), str(again.weight.device), list(agai
 def test_a_file_from_before_is_left_as_it_is(tmp_path):
     best = tmp_path / "best.pt"
     best.write_bytes(b"trained for a week")
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import torch\nfrom anydevice import virtual\nvirtual.enable(hollow=True)\n"
-            f"torch.save(torch.ones(3, device='cuda'), {str(best)!r})",
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
+    done = python(
+        "-c",
+        "import torch\nfrom anydevice import virtual\nvirtual.enable(hollow=True)\n"
+        f"torch.save(torch.ones(3, device='cuda'), {str(best)!r})",
     )
+    assert done.returncode == 0, done.stderr
     assert best.read_bytes() == b"trained for a week"
     assert done.stderr.splitlines() == [
         f"{best} is left as it is: a hollow GPU has no values to save."
@@ -120,7 +114,7 @@ def test_a_size_that_depends_on_values_is_refused_with_the_users_line(line, op, 
         "import torch\nfrom anydevice import virtual\nvirtual.enable(hollow=True)\n"
         f"x = torch.ones(2, device='cuda')\n{line}\n"
     )
-    done = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False)
+    done = python(program)
     assert f"and aten::{op} needs them at train.py:5: expected" in done.stderr
 
 

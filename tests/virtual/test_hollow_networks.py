@@ -1,14 +1,13 @@
 """Whole training steps on hollow GPUs: nothing is computed, and the memory is counted."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.virtual.own_process import START
+from ..forked import python
+from .own_process import START
 
 TRAIN = """
 import json, sys
@@ -44,12 +43,8 @@ print(json.dumps({
 
 
 def train(make: str, batch: int, optimizer: str, precision: str = "fp32") -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-c", START + TRAIN, json.dumps([make, batch, optimizer, precision])],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-    )
+    described = json.dumps([make, batch, optimizer, precision])
+    done = python("-c", START + TRAIN, described, cwd=Path(__file__).parent)
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result

@@ -1,15 +1,15 @@
 """A hollow GPU's results have the sizes, strides and types that a virtual GPU's have."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
+
+from ..forked import python
 
 CASES = Path(__file__).with_name("hollow_cases.py")
 
 
 def outcomes(*words: str) -> dict[str, object]:
-    done = subprocess.run([sys.executable, CASES, *words], capture_output=True, text=True)
+    done = python(CASES, *words)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -1,9 +1,8 @@
 """The same kernels on a hollow GPU, in a process of its own: shapes and bytes, no numbers."""
 
-import subprocess
-import sys
-
 import pytest
+
+from ..forked import python
 
 BEFORE = """
 from anydevice import virtual
@@ -70,4 +69,5 @@ torch.fake_quantize_per_tensor_affine(numbers(3), 0.1, 0, 0, 255).sum().backward
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_hollow_gpu_knows_the_shapes(program):
-    subprocess.run([sys.executable, "-W", "ignore", "-c", BEFORE + PROGRAMS[program]], check=True)
+    done = python("-c", BEFORE + PROGRAMS[program])
+    assert done.returncode == 0, done.stderr

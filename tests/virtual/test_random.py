@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import subprocess
-import sys
 import tempfile
 
 import numpy as np
@@ -13,7 +11,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.virtual.philox_model import Card
+from ..forked import python
+from .philox_model import Card
 
 pytestmark = pytest.mark.usefixtures("seeded")
 
@@ -286,7 +285,8 @@ torch.rand(5, device="cuda:1")
 assert [torch.cuda.default_generators[i].get_offset() for i in (0, 1)] == [4, 8]
 assert torch.Generator("cuda:1").device == torch.device("cuda:1")
 """
-    subprocess.run([sys.executable, "-c", program], check=True)
+    done = python("-c", program)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_card_with_fewer_multiprocessors_draws_in_another_order():
@@ -298,7 +298,8 @@ torch.manual_seed(0)
 torch.save(torch.rand(100_000, device="cuda").cpu(), "{}")
 """
     with tempfile.NamedTemporaryFile() as file:
-        subprocess.run([sys.executable, "-c", program.format(file.name)], check=True)
+        done = python("-c", program.format(file.name))
+        assert done.returncode == 0, done.stderr
         found = torch.load(file.name).numpy()
     card = Card(seed=0, multiprocessors=40, threads_per_multiprocessor=1024)
     assert np.array_equal(found, lowered(card, 100_000))

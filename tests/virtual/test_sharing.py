@@ -1,11 +1,11 @@
 """CUDA tensors sent to other processes: the receiver sees the same memory, as on a card."""
 
 import os
-import subprocess
-import sys
 import textwrap
 
 import pytest
+
+from ..forked import python
 
 # Children import the program's file again, and so have the GPUs as well.
 BEGIN = """
@@ -22,13 +22,7 @@ def run(tmp_path, program, hollow=False):
     """What a program in a file of its own prints."""
     file = tmp_path / "program.py"
     file.write_text(BEGIN.format(hollow=hollow) + textwrap.dedent(program))
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(file)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-    )
+    done = python(file, timeout=120, env={**os.environ, "TMPDIR": str(tmp_path)})
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
