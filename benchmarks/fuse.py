@@ -17,8 +17,8 @@ from rich.table import Table
 from torch import nn
 
 import anydevice as ad
-from anydevice.sweep.fuse_process import draw_orders
-from anydevice.sweep.fuse_training import Together
+from anydevice.sweep.fuse.process import draw_orders
+from anydevice.sweep.fuse.training import Together
 
 RUNS, AT_LEAST = 32, 6.0
 OPTIMIZERS = {"SGD, momentum": torch.optim.SGD, "Adam": torch.optim.Adam}

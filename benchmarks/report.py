@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from anydevice.sweep.grid import grid
-from anydevice.sweep.records import RECORD, RUN_FORMAT, RUNS, Record, Sheet, enter
+from anydevice.sweep.records.records import RECORD, RUN_FORMAT, RUNS, Record, Sheet, enter
 
 RUNS_EACH_WAY, EPOCHS, ROUNDS = 1000, 10, 5
 

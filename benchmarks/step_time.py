@@ -14,8 +14,8 @@ import torch.nn.functional as F
 
 import anydevice as ad
 from anydevice.devices.catalogue import card
-from anydevice.plan.cost import predict
-from anydevice.plan.cost_recorder import Recorder
+from anydevice.plan.time.predict import predict
+from anydevice.plan.time.recorder import Recorder
 from anydevice.tables import Table, show
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "virtual"))

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 import anydevice as ad
-from anydevice.sweep.records import RUN_FORMAT, Record, Sheet, enter, folder_of
+from anydevice.sweep.records.records import RUN_FORMAT, Record, Sheet, enter, folder_of
 
 ROUNDS, BATCHES, RUNS = 11, 2000, 10_000
 MOST_BATCH_US, MOST_SHOW_S = 20.0, 2.0

@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from anydevice.devices.choose import try_all_gpus as try_all_gpus
     from anydevice.devices.choose import try_gpu as try_gpu
     from anydevice.devices.choose import use as use
-    from anydevice.devices.explain import explain as explain
+    from anydevice.devices.explain.explanation import explain as explain
+    from anydevice.devices.inventory import devices as devices
     from anydevice.devices.move import move as move
     from anydevice.devices.place import place as place
     from anydevice.devices.placement import placement as placement
-    from anydevice.devices.report import devices as devices
     from anydevice.sweep.grid import Run as Run
     from anydevice.sweep.grid import grid as grid
     from anydevice.sweep.halving import halving as halving
-    from anydevice.sweep.results import Results as Results
+    from anydevice.sweep.results.results import Results as Results
     from anydevice.sweep.sample import integers as integers
     from anydevice.sweep.sample import log_uniform as log_uniform
     from anydevice.sweep.sample import sample as sample
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "DeviceNotFound": "devices.choose",
-    "Results": "sweep.results",
+    "Results": "sweep.results.results",
     "Run": "sweep.grid",
     "Sweep": "sweep.sweep",
     "Trial": "train.trial",
@@ -55,7 +55,7 @@ _HOME = {
     "try_all_gpus": "devices.choose",
     "try_gpu": "devices.choose",
     "use": "devices.choose",
-    "explain": "devices.explain",
+    "explain": "devices.explain.explanation",
     "move": "devices.move",
     "place": "devices.place",
     "placement": "devices.placement",

@@ -6,7 +6,7 @@ import sys
 def main() -> None:
     """Run the command; `run` does not wait for what the others need to load."""
     if sys.argv[1:2] == ["run"]:
-        from anydevice.virtual import launch
+        from anydevice.virtual.process import launch
 
         launch.main(sys.argv[2:])
     from anydevice import cli

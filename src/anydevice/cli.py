@@ -51,7 +51,7 @@ def devices(
         from anydevice.devices.catalogue import known_table
 
         return show(known_table())
-    from anydevice.devices.report import devices as look
+    from anydevice.devices.inventory import devices as look
 
     found = look()
     if json:
@@ -77,8 +77,8 @@ def report(
     ] = None,
 ) -> None:
     """A sweep as one HTML page: table, curves, durations, failures."""
-    from anydevice.sweep.report import report as write_report
-    from anydevice.sweep.report import report_picture
+    from anydevice.sweep.page.page import report as write_report
+    from anydevice.sweep.page.page import report_picture
 
     print(write_report(folder, output))
     if png:
@@ -91,7 +91,7 @@ def report(
 )
 def run(words: Annotated[list[str] | None, typer.Argument(hidden=True)] = None) -> None:
     """An unmodified program, on GPUs that are not there."""
-    from anydevice.virtual.launch import main as launch
+    from anydevice.virtual.process.launch import main as launch
 
     launch(words or [])
 
@@ -168,7 +168,7 @@ def sweep(
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Those, too.")] = False,
 ) -> None:
     """Many runs of one experiment; what is done already is kept."""
-    from anydevice.sweep.order import read_order
+    from anydevice.sweep.file import read_order
     from anydevice.tables import show
 
     order = read_order(file, folder)
@@ -187,7 +187,7 @@ def show_results(
     json: Annotated[bool, typer.Option("--json", help="Print JSON for a program.")] = False,
 ) -> None:
     """The runs of a sweep, compared."""
-    from anydevice.sweep.results import Results
+    from anydevice.sweep.results.results import Results
     from anydevice.tables import show
 
     results = Results.of(folder)

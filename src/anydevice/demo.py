@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader
 import anydevice as ad
 from anydevice.bench.training import OneByOne
 from anydevice.sweep.grid import Run
-from anydevice.sweep.report import report
+from anydevice.sweep.page.page import report
 from anydevice.tables import show
 from anydevice.virtual.build import BuildError
 

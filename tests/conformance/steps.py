@@ -14,8 +14,8 @@ def trained(names: Names, code: str, gpu: str) -> dict[str, Any]:
     import torch
 
     from anydevice.devices.catalogue import card
-    from anydevice.plan.cost import predict
-    from anydevice.plan.watch import Watch
+    from anydevice.plan.hollow.watch import Watch
+    from anydevice.plan.time.predict import predict
 
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()

@@ -5,10 +5,10 @@ import pytest
 import torch
 
 import anydevice as ad
-from anydevice.devices import report
+from anydevice.devices import inventory
 from anydevice.devices.absence import Absence
 from anydevice.devices.host import Cpu
-from anydevice.devices.report import Devices, Gpu, Software
+from anydevice.devices.inventory import Devices, Gpu, Software
 from anydevice.tables import plain_text
 
 CPU = Cpu("cpu", "Some <b>CPU</b>", 4, 2, 2, ("AVX2",), 16 << 30, 8 << 30)
@@ -20,7 +20,7 @@ WHY = Absence("no driver", "no NVIDIA driver is installed", "Install <one>.")
 
 def test_the_name_of_the_room_is_also_the_function() -> None:
     assert isinstance(ad.devices(), Devices)
-    assert ad.devices().software == report.devices().software
+    assert ad.devices().software == inventory.devices().software
 
 
 def test_the_cpu_is_described() -> None:

@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from anydevice.plan import workspaces
-from anydevice.plan.blocks import BACKWARD, INPUTS, TEMPORARY, WORKSPACE, Block, peak
-from anydevice.plan.hollow import Run, hollow_run
-from anydevice.plan.isolated import isolated
+from anydevice.plan.hollow import workspaces
+from anydevice.plan.hollow.blocks import BACKWARD, INPUTS, TEMPORARY, WORKSPACE, Block, peak
+from anydevice.plan.hollow.isolated import isolated
+from anydevice.plan.hollow.run import Run, hollow_run
 
 MIB = 1 << 20
 Made = Callable[[], nn.Module]

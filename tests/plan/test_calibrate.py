@@ -11,8 +11,8 @@ import torch
 import anydevice as ad
 from anydevice.devices.catalogue import card
 from anydevice.errors import UsageError
-from anydevice.plan import calibrate as calibration
-from anydevice.plan import rates
+from anydevice.plan.time import calibrate as calibration
+from anydevice.plan.time import rates
 
 
 @pytest.fixture

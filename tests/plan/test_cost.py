@@ -15,10 +15,10 @@ from torch.utils.flop_counter import FlopCounterMode
 import anydevice as ad
 from anydevice.devices.catalogue import card, cards
 from anydevice.errors import UsageError
-from anydevice.plan.cost import filled, kernel_time, predict
-from anydevice.plan.cost_recorder import Recorder
-from anydevice.plan.cost_work import HOST, Entry, HostTime, Op, Product, Transfer, Wait, Work
-from anydevice.plan.rates import Rates
+from anydevice.plan.time.predict import filled, kernel_time, predict
+from anydevice.plan.time.rates import Rates
+from anydevice.plan.time.recorder import Recorder
+from anydevice.plan.time.work import HOST, Entry, HostTime, Op, Product, Transfer, Wait, Work
 
 from ..virtual import networks
 

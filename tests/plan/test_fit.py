@@ -14,10 +14,10 @@ from torch.utils.checkpoint import checkpoint
 
 import anydevice as ad
 from anydevice.plan.batch import Largest
-from anydevice.plan.hollow import hollow_run
+from anydevice.plan.hollow.program import Program
+from anydevice.plan.hollow.run import hollow_run
+from anydevice.plan.hollow.workspaces import CONTEXT
 from anydevice.plan.planning import plan
-from anydevice.plan.program import Program
-from anydevice.plan.workspaces import CONTEXT
 from anydevice.tables import plain_text
 
 TRAIN = """

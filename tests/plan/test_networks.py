@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from anydevice.plan.hollow import Run, hollow_run
-from anydevice.plan.isolated import isolated
+from anydevice.plan.hollow.isolated import isolated
+from anydevice.plan.hollow.run import Run, hollow_run
 from tests.virtual import networks
 
 MIB = 1 << 20

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 import anydevice as ad
-from anydevice.plan.hollow import Run
+from anydevice.plan.hollow.program import Program
+from anydevice.plan.hollow.run import Run
 from anydevice.plan.planning import plan
-from anydevice.plan.program import Program
 
 LAYER = """
 import torch

@@ -8,9 +8,9 @@ import pytest
 
 from anydevice.devices.catalogue import card, cards
 from anydevice.errors import UsageError
-from anydevice.plan import rates
-from anydevice.plan.cost import predict
-from anydevice.plan.cost_work import Op, Work
+from anydevice.plan.time import rates
+from anydevice.plan.time.predict import predict
+from anydevice.plan.time.work import Op, Work
 from anydevice.tables import plain_text
 
 T4 = card("t4")

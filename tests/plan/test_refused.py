@@ -13,9 +13,9 @@ import anydevice as ad
 from anydevice import UsageError
 from anydevice.plan.answer import Plan
 from anydevice.plan.command import parse
-from anydevice.plan.failures import CannotPlanError
+from anydevice.plan.hollow.failures import CannotPlanError
+from anydevice.plan.hollow.program import Program
 from anydevice.plan.planning import plan
-from anydevice.plan.program import Program
 
 START = """import torch
 network = torch.nn.Linear(3, 3).to("cuda")

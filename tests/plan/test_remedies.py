@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 import anydevice as ad
 from anydevice.errors import UsageError
-from anydevice.plan import remedies_changes as changes
-from anydevice.plan.isolated import isolated
-from anydevice.plan.remedies import Remedies, Remedy, try_remedies
+from anydevice.plan.hollow.isolated import isolated
+from anydevice.plan.remedies import changes
+from anydevice.plan.remedies.search import Remedies, Remedy, try_remedies
 from anydevice.tables import plain_text
 
 WIDTH = 4096

@@ -14,10 +14,10 @@ from torch import nn
 import anydevice as ad
 from anydevice.errors import UsageError
 from anydevice.plan.answer import Plan
-from anydevice.plan.blocks import Block, peak
 from anydevice.plan.command import main
-from anydevice.plan.report import write_report
-from anydevice.plan.timeline import snapshot, timeline, write_snapshot
+from anydevice.plan.hollow.blocks import Block, peak
+from anydevice.plan.page.page import write_report
+from anydevice.plan.page.timeline import snapshot, timeline, write_snapshot
 
 from ..browsing import browsing
 

@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from anydevice.sweep.results import Results
+from anydevice.sweep.results.results import Results
 
 RUNS = 24
 PROGRAM = """

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from anydevice.sweep.grid import Run, grid, key_of, names_of
-from anydevice.sweep.records import Record, Sheet, enter, write
+from anydevice.sweep.records.records import Record, Sheet, enter, write
 
 DEVICES = {
     "cpu": ("cpu", "AMD EPYC 7B13", False),

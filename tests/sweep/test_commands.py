@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from anydevice import UsageError
-from anydevice.sweep.order import read_order
+from anydevice.sweep.file import read_order
 
 MODULE = """
 def experiment(run):

@@ -12,10 +12,11 @@ import torch
 from torch import nn
 
 import anydevice as ad
-from anydevice.sweep import fuse, fuse_reasons, tracker
-from anydevice.sweep.fuse_process import draw_orders
-from anydevice.sweep.fuse_training import Together
-from anydevice.sweep.records import RecordError, read_all
+from anydevice.sweep.fuse import driver, reasons
+from anydevice.sweep.fuse.process import draw_orders
+from anydevice.sweep.fuse.training import Together
+from anydevice.sweep.records import tracker
+from anydevice.sweep.records.records import RecordError, read_all
 from anydevice.train.callbacks import Callback, EarlyStopping, Schedule
 
 X = torch.randn(70, 6, generator=torch.Generator().manual_seed(0))
@@ -61,7 +62,7 @@ def trials(
 
 
 def together(those: list[ad.Trial], epochs: int = 2) -> None:
-    assert fuse_reasons.why_not(those) is None
+    assert reasons.why_not(those) is None
     as_one = Together(those)
     for _ in range(epochs):
         as_one.epoch()
@@ -134,7 +135,7 @@ def test_those_that_stop_keep_what_they_have_and_the_others_go_on() -> None:
 def test_the_short_trial_leaves_the_trials_as_they_were() -> None:
     alone, as_one = (trials(convolutional) for _ in range(2))
     group = Together(as_one)
-    assert fuse_reasons.times_as_fast(group, 1) > 0
+    assert reasons.times_as_fast(group, 1) > 0
     group.epoch()
     group.end()
     for trial in alone:
@@ -161,21 +162,21 @@ class Steps(Callback):
 def test_what_cannot_be_shared_is_named(change: Callable[[ad.Trial], Any], reason: str) -> None:
     made = trials()
     change(made[1])
-    assert reason in (fuse_reasons.why_not(made) or "")
+    assert reason in (reasons.why_not(made) or "")
 
 
 def test_dropout_is_refused() -> None:
     made = trials(lambda: nn.Sequential(mlp(), nn.Dropout(0.5)))
     with pytest.raises(RuntimeError, match="random"):
-        fuse_reasons.times_as_fast(Together(made), 1)
+        reasons.times_as_fast(Together(made), 1)
 
 
 def test_runs_that_differ_in_anything_else_are_another_group() -> None:
     runs = ad.grid(lr=[0.1, 0.2], width=[8, 16], seed=[0, 1])
-    groups = fuse.groups_of(runs)
+    groups = driver.groups_of(runs)
     assert [{run.width for run in group} for group in groups] == [{8}, {16}]
     assert [len(group) for group in groups] == [4, 4]
-    assert fuse.groups_of(ad.grid(width=[8, 16])) == []
+    assert driver.groups_of(ad.grid(width=[8, 16])) == []
 
 
 # ---- whole sweeps ----

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import anydevice as ad
-from anydevice.sweep.claims import is_claimed
+from anydevice.sweep.records.claims import is_claimed
 
 from . import kills
 

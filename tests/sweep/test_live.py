@@ -5,8 +5,8 @@ from time import perf_counter
 import pytest
 
 from anydevice.sweep.grid import grid
-from anydevice.sweep.live import Progress, duration_text, line_of, picture, reason
-from anydevice.sweep.records import Record
+from anydevice.sweep.records.records import Record
+from anydevice.sweep.results.live import Progress, duration_text, line_of, picture, reason
 from anydevice.tables import plain_text
 
 RUNS = grid(lr=[1, 2, 3, 4])

@@ -6,8 +6,8 @@ from itertools import pairwise
 import pytest
 
 from anydevice.pages.frame import embedded
-from anydevice.sweep.page_data import CURVE_NUMBERS, POINTS, device_of, epoch_seconds, page_data
-from anydevice.sweep.records import Record
+from anydevice.sweep.page.data import CURVE_NUMBERS, POINTS, device_of, epoch_seconds, page_data
+from anydevice.sweep.records.records import Record
 from tests.sweep.synthetic import TRACEBACK, make_record
 
 

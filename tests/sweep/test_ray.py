@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import anydevice as ad
-from anydevice.sweep.records import read_all
+from anydevice.sweep.records.records import read_all
 
 needs_ray = pytest.mark.skipif(not find_spec("ray"), reason="ray is not installed: make test-ray")
 

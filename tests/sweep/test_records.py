@@ -6,15 +6,7 @@ import pytest
 
 from anydevice import UsageError
 from anydevice.sweep.grid import Run
-from anydevice.sweep.records import (
-    Record,
-    Sheet,
-    enter,
-    folder_of,
-    read,
-    read_all,
-    write,
-)
+from anydevice.sweep.records.records import Record, Sheet, enter, folder_of, read, read_all, write
 
 
 def a_record(lr: float, **more) -> Record:

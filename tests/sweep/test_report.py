@@ -7,11 +7,11 @@ import pytest
 from selenium.webdriver import ActionChains, Keys
 
 from anydevice.pages.frame import page as frame_page
-from anydevice.sweep.claims import claim
 from anydevice.sweep.grid import grid
-from anydevice.sweep.page_data import page_data
-from anydevice.sweep.records import RECORD, RUNS, SWEEP, Record, write
-from anydevice.sweep.report import page_of, report
+from anydevice.sweep.page.data import page_data
+from anydevice.sweep.page.page import page_of, report
+from anydevice.sweep.records.claims import claim
+from anydevice.sweep.records.records import RECORD, RUNS, SWEEP, Record, write
 from tests.browsing import Browser, browsing
 from tests.sweep.synthetic import make_record, make_sweep
 

@@ -11,7 +11,7 @@ import pytest
 from anydevice import UsageError
 from anydevice.pages import picture
 from anydevice.sweep.grid import grid
-from anydevice.sweep.report import report, report_picture
+from anydevice.sweep.page.page import report, report_picture
 from tests.sweep.synthetic import make_sweep
 
 
@@ -40,7 +40,7 @@ def test_the_page_lies_in_the_folder_or_where_it_is_wanted(folder: Path) -> None
 
 def test_the_page_costs_no_torch_import(folder: Path) -> None:
     code = (
-        "import sys; from anydevice.sweep.report import report\n"
+        "import sys; from anydevice.sweep.page.page import report\n"
         f"report({str(folder)!r}); print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -11,7 +11,7 @@ import anydevice as ad
 from anydevice import UsageError
 from anydevice.sweep.grid import Run
 from anydevice.sweep.ranking import more_is_better
-from anydevice.sweep.records import Record, Sheet, enter, write
+from anydevice.sweep.records.records import Record, Sheet, enter, write
 from anydevice.tables import MANY, plain_text
 
 

@@ -10,8 +10,8 @@ import torch
 import anydevice as ad
 from anydevice import UsageError
 from anydevice.sweep.experiment import shipped
-from anydevice.sweep.processes import Processes
-from anydevice.sweep.records import Record, folder_of, read
+from anydevice.sweep.processes.pool import Processes
+from anydevice.sweep.records.records import Record, folder_of, read
 
 from . import experiments
 

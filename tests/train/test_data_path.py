@@ -5,9 +5,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
-from anydevice.train import batches as path
-from anydevice.train.batches import batches_of
-from anydevice.train.sets import Sets
+from anydevice.train.data import batches as path
+from anydevice.train.data.batches import batches_of
+from anydevice.train.data.sets import Sets
 from anydevice.train.trial import Trial
 from anydevice.virtual import events
 

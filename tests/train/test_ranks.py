@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from anydevice.virtual import meeting
+from anydevice.virtual.process import meeting
 
 PROGRAMS = Path(__file__).with_name("rank_programs")
 RANKS = int(os.environ.get("ANYDEVICE_TEST_RANKS", "2"))

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from anydevice.train.callbacks import Callback
-from anydevice.train.checkpoint import CheckpointError
+from anydevice.train.checkpoint.checkpoints import CheckpointError
 from anydevice.train.trial import Trial
 from tests.train import kills
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from anydevice.train import checkpoint
+from anydevice.train.checkpoint import checkpoints
 from anydevice.train.trial import Trial
 
 WRITES = ("open", "write", "fsync", "mkdir", "chmod", "rename", "replace", "unlink", "rmdir")
@@ -48,7 +48,7 @@ def at_each_write(act):
 
     for name in WRITES:
         setattr(os, name, wrapped(getattr(os, name)))
-    checkpoint.save_file = wrapped(checkpoint.save_file)
+    checkpoints.save_file = wrapped(checkpoints.save_file)
 
 
 def in_a_child(act, folder):
@@ -60,7 +60,7 @@ def in_a_child(act, folder):
         at_each_write(act)
         try:
             end = trained(folder)
-        except checkpoint.CheckpointError as error:
+        except checkpoints.CheckpointError as error:
             end = f"CheckpointError: {error}"
         except BaseException as error:
             end = repr(error)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from anydevice.virtual import meeting
+from anydevice.virtual.process import meeting
 from tests.virtual.own_process import run
 
 PROGRAMS = Path(__file__).with_name("distributed_programs")

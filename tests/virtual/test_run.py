@@ -13,8 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from anydevice.virtual import children
-
 ROOT = Path(__file__).parents[2]
 RUN = [sys.executable, "-m", "anydevice", "run"]
 
@@ -306,7 +304,7 @@ def test_a_child_with_a_pythonpath_of_its_own_finds_the_gpus(tmp_path: Path) -> 
     (packages,) = environment.glob("lib/python*/site-packages")
     others = [path for path in sys.path if path and not path.endswith(".zip")]
     (packages / "others.pth").write_text("\n".join([*others, str(ROOT / "src")]))
-    shutil.copy(children.INHERIT / "anydevice.pth", packages)
+    shutil.copy(environment.INHERIT / "anydevice.pth", packages)
     write(
         tmp_path,
         """
@@ -474,7 +472,7 @@ def begin_beside_a_gpu(wanted):
     import torch
     torch._C._cuda_getDeviceCount = lambda: 1
     begin(wanted)
-import anydevice.virtual.boot as boot
+import anydevice.virtual.process.import_hook as boot
 boot.begin = begin_beside_a_gpu
 import torch
 """,

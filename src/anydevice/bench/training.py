@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 from anydevice.data import shapes
 from anydevice.devices.choose import DeviceLike, exact, num_gpus, pick
 from anydevice.sweep.grid import Run, grid
-from anydevice.sweep.results import Results
+from anydevice.sweep.results.results import Results
 from anydevice.sweep.sweep import Sweep
 from anydevice.train.history import History
 from anydevice.train.trial import Trial

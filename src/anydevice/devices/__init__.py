@@ -5,14 +5,14 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from anydevice.devices.report import Devices
+    from anydevice.devices.inventory import Devices
 
 
 class _Room(ModuleType):
     """`ad.devices()`: the function has the name of its room, so the room can be called."""
 
     def __call__(self) -> "Devices":
-        from anydevice.devices.report import devices
+        from anydevice.devices.inventory import devices
 
         return devices()
 

@@ -14,12 +14,12 @@ from rich.text import Text
 
 from anydevice.devices.catalogue import card
 from anydevice.errors import UsageError
-from anydevice.plan import workspaces
 from anydevice.plan.batch import Largest
-from anydevice.plan.blocks import ACTIVATIONS, CATEGORIES, WORKSPACE, Peak, peak
-from anydevice.plan.cost import Prediction, duration
-from anydevice.plan.hollow import Run
-from anydevice.plan.remedies import Remedies
+from anydevice.plan.hollow import workspaces
+from anydevice.plan.hollow.blocks import ACTIVATIONS, CATEGORIES, WORKSPACE, Peak, peak
+from anydevice.plan.hollow.run import Run
+from anydevice.plan.remedies.search import Remedies
+from anydevice.plan.time.predict import Prediction, duration
 from anydevice.sizes import UNSET, size_text
 from anydevice.tables import Table, plain_text
 

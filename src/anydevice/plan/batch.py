@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from anydevice.errors import UsageError
-from anydevice.plan.hollow import Run
+from anydevice.plan.hollow.run import Run
 
 MOST = 1 << 24
 STEP_BACK = 0.03  # where what was foretold does not fit, a little less may; then twice as much less

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from anydevice.errors import UsageError
-from anydevice.virtual.launch import program_words, unknown_option
+from anydevice.virtual.process.launch import program_words, unknown_option
 
 if TYPE_CHECKING:
     from anydevice.plan.answer import Plan
@@ -74,9 +74,9 @@ def main(words: list[str]) -> NoReturn:
         _rates(order)
     for path in (order.report, order.snapshot):
         _refuse_missing_folder(path)
-    from anydevice.plan.failures import CannotPlanError
+    from anydevice.plan.hollow.failures import CannotPlanError
+    from anydevice.plan.hollow.program import Program
     from anydevice.plan.planning import plan
-    from anydevice.plan.program import Program
     from anydevice.tables import show
 
     try:
@@ -100,7 +100,7 @@ def main(words: list[str]) -> NoReturn:
 
 def _rates(order: Order) -> NoReturn:
     """Measure them, or list them."""
-    from anydevice.plan import calibrate, rates
+    from anydevice.plan.time import calibrate, rates
     from anydevice.tables import show
 
     if order.calibrate:
@@ -121,12 +121,12 @@ def _refuse_missing_folder(path: str | None) -> None:
 
 def _write_files(order: Order, answer: Plan) -> None:
     if order.report:
-        from anydevice.plan.report import write_report
+        from anydevice.plan.page.page import write_report
 
         write_report(answer, order.report)
         print(f"anydevice: the page is {order.report}.", file=sys.stderr)
     if order.snapshot:
-        from anydevice.plan.timeline import write_snapshot
+        from anydevice.plan.page.timeline import write_snapshot
 
         write_snapshot(order.snapshot, answer.verdicts[0].run.blocks)
         print(

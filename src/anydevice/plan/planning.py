@@ -15,14 +15,14 @@ from anydevice.devices.catalogue import card
 from anydevice.errors import UsageError
 from anydevice.plan.answer import Plan, Verdict
 from anydevice.plan.batch import Largest, Search
-from anydevice.plan.cost import predict
-from anydevice.plan.failures import CannotPlanError, unknown_batch_argument
-from anydevice.plan.hollow import Run, hollow_run
-from anydevice.plan.isolated import isolated
-from anydevice.plan.program import Program
-from anydevice.plan.remedies import steps_of, try_remedies
-from anydevice.train.batches import tensors_of
-from anydevice.train.sets import Given
+from anydevice.plan.hollow.failures import CannotPlanError, unknown_batch_argument
+from anydevice.plan.hollow.isolated import isolated
+from anydevice.plan.hollow.program import Program
+from anydevice.plan.hollow.run import Run, hollow_run
+from anydevice.plan.remedies.search import steps_of, try_remedies
+from anydevice.plan.time.predict import predict
+from anydevice.train.data.batches import tensors_of
+from anydevice.train.data.sets import Given
 from anydevice.train.trial import Trial
 
 Subject = Callable[..., object]

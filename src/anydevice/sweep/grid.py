@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from anydevice.errors import UsageError
-from anydevice.sweep import storable
+from anydevice.sweep.records import storable
 
 RESERVED = ("epoch", "folder", "key", "parameters", "run")
 Condition = Callable[["Run"], bool]

@@ -7,7 +7,7 @@ from typing import Any
 
 from anydevice.errors import UsageError
 from anydevice.sweep.ranking import badness
-from anydevice.sweep.records import Record
+from anydevice.sweep.records.records import Record
 
 
 @dataclass

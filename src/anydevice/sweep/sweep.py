@@ -9,20 +9,20 @@ from anydevice.devices.choose import DeviceNotFound, pick
 from anydevice.errors import UsageError
 from anydevice.notices import log
 from anydevice.sweep import experiment as experiments
-from anydevice.sweep import fuse as fusing
-from anydevice.sweep import ray_engine, worker
+from anydevice.sweep.fuse import driver as fusing
 from anydevice.sweep.grid import Run, names_of, runs_of
 from anydevice.sweep.halving import Halving
-from anydevice.sweep.live import watching
-from anydevice.sweep.places import Places
-from anydevice.sweep.records import Sheet, enter, folder_of, refuse_file
-from anydevice.sweep.results import Results
-from anydevice.sweep.runner import Order, Runner, left_of
-from anydevice.sweep.surroundings import surroundings
-from anydevice.sweep.tracker import Tracker
+from anydevice.sweep.processes import ray, worker
+from anydevice.sweep.processes.places import Places
+from anydevice.sweep.processes.runner import Order, Runner, left_of
+from anydevice.sweep.records.records import Sheet, enter, folder_of, refuse_file
+from anydevice.sweep.records.surroundings import surroundings
+from anydevice.sweep.records.tracker import Tracker
+from anydevice.sweep.results.live import watching
+from anydevice.sweep.results.results import Results
 
 if TYPE_CHECKING:
-    from anydevice.plan.sweep_plan import SweepPlan
+    from anydevice.sweep.plan import SweepPlan
 
 KINDS = ("cpu", "cuda", "gpu", "mps", "xpu")
 
@@ -95,7 +95,7 @@ class Sweep:
             order = Order(folder, shipped, about, self.seed, retry_failed, stop)
             with watching(folder, self.runs, left, places.workers, verbose) as watcher:
                 if engine:
-                    ray_engine.do(order, watcher, left, workers, gpus)
+                    ray.do(order, watcher, left, workers, gpus)
                     left = []
                 if fuse:
                     left = fusing.do(order, places, watcher, left)
@@ -110,7 +110,7 @@ class Sweep:
 
         With `batch_arg`, the parameter that is the batch size, the largest that fits is found too.
         """
-        from anydevice.plan.sweep_plan import plan_sweep
+        from anydevice.sweep.plan import plan_sweep
 
         return plan_sweep(self, gpu, batch_arg=batch_arg, assume_zeros=assume_zeros)
 

@@ -13,25 +13,25 @@ from torch.nn.parameter import is_lazy
 from anydevice.devices.choose import DeviceLike, exact, pick
 from anydevice.devices.move import move
 from anydevice.errors import UsageError
-from anydevice.train.adapt import Steps, recipe_of
-from anydevice.train.checkpoint import Checkpoints
-from anydevice.train.failing import Watch
+from anydevice.train.checkpoint.checkpoints import Checkpoints
+from anydevice.train.checkpoint.resume import Keeper
+from anydevice.train.data.portions import Portion
+from anydevice.train.data.sets import Sets
+from anydevice.train.distributed.ddp import FittingTogether, Replicated, Together
+from anydevice.train.distributed.failing import Watch
 from anydevice.train.fitting import Fitting
 from anydevice.train.forward import Step, forward_of
 from anydevice.train.history import History
+from anydevice.train.lightning import Steps, recipe_of
 from anydevice.train.loop import Job, as_it_was, gradients
 from anydevice.train.metrics import Metrics
 from anydevice.train.options import AT_ANY_TIME, Options, determinism
-from anydevice.train.parallel import FittingTogether, Replicated, Together
 from anydevice.train.precision import precision_of
 from anydevice.train.ranks import Ranks, own_device, together
 from anydevice.train.recipes import Loss, OptimizerLike, loss_of, optimizer_of
-from anydevice.train.resume import Keeper
-from anydevice.train.sets import Sets
-from anydevice.train.shares import Portion
 
 if TYPE_CHECKING:
-    from anydevice.train.sharded_checkpoint import Shards
+    from anydevice.train.checkpoint.shards import Shards
 
 SETS = ("train", "val", "test")
 
@@ -240,7 +240,10 @@ class Prepared:
             torch.manual_seed(seed + 1 + ranks.rank)  # dropout differs from rank to rank
             forward = forward_of(self.loss, self._step)
             if self.options.strategy == "fsdp":
-                from anydevice.train.sharded import Sharded, shard  # takes a second to import
+                from anydevice.train.distributed.fsdp import (  # takes a second to import
+                    Sharded,
+                    shard,
+                )
 
                 shard(self.network, self.loss, self._wanted_optimizer, ranks)
                 self._way = Sharded(ranks, job.network, self.loss, forward, job.sums)
@@ -266,7 +269,7 @@ class Prepared:
         set_model_state_dict(self.network, {**state}, options=whole)
 
     def _shards(self) -> "Shards":
-        from anydevice.train.sharded_checkpoint import Shards  # takes a second to import
+        from anydevice.train.checkpoint.shards import Shards  # takes a second to import
 
         ranks = self.ranks if self.is_sharded else None
         return Shards(self.network, self.loss, self.job.optimizer, ranks)

@@ -14,15 +14,15 @@ from anydevice.devices.choose import DeviceLike, pick
 from anydevice.devices.move import move
 from anydevice.errors import UsageError
 from anydevice.train.callbacks import Progress
-from anydevice.train.callbacks.moments import everywhere, listeners, reactions
-from anydevice.train.checkpoint import Checkpoints, read, take_up, whole_network
+from anydevice.train.callbacks.callback import everywhere, listeners, reactions
+from anydevice.train.checkpoint.checkpoints import Checkpoints, read, take_up, whole_network
+from anydevice.train.checkpoint.resume import of_all_ranks, of_this_rank
+from anydevice.train.data.random_state import random_state
 from anydevice.train.export import export
 from anydevice.train.history import History
 from anydevice.train.inference import answer, joined
 from anydevice.train.loop import Hook, Job, as_it_was, evaluate, train_epoch
 from anydevice.train.prepared import Prepared
-from anydevice.train.randomness import random_state
-from anydevice.train.resume import of_all_ranks, of_this_rank
 
 # What a thread's trials do in the place of their loop; set by a sweep that trains several as one.
 instead: ContextVar[Callable[["Trial", int], History] | None] = ContextVar("instead", default=None)

@@ -27,17 +27,17 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
         raise pytest.UsageError(
             f"expected --virtual-gpus N or N:KIND, such as 2 or 2:h100, got {asked!r}."
         )
-    from anydevice.virtual import children
-    from anydevice.virtual.boot import import_torch
     from anydevice.virtual.build import BuildError
     from anydevice.virtual.machine import machine
+    from anydevice.virtual.process import environment
+    from anydevice.virtual.process.import_hook import import_torch
 
     try:
         wanted = machine(int(number), kind or "h100")
         import_torch(wanted)
     except (UsageError, BuildError) as error:
         raise pytest.UsageError(str(error)) from error
-    changed = children.changes(wanted)  # for the processes that tests start
+    changed = environment.changes(wanted)  # for the processes that tests start
     before = {name: os.environ.get(name) for name in changed}
     _set(changed)
     early_config.add_cleanup(lambda: _set(before))

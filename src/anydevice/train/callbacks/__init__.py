@@ -1,7 +1,7 @@
 """What happens beside the training, from progress bars to learning rates."""
 
+from anydevice.train.callbacks.callback import Callback
 from anydevice.train.callbacks.guard import NanGuard, NotFiniteError
-from anydevice.train.callbacks.moments import Callback
 from anydevice.train.callbacks.progress import Progress
 from anydevice.train.callbacks.records import CSV, Profile, TensorBoard
 from anydevice.train.callbacks.schedule import Schedule

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from anydevice.files import write_whole
-from anydevice.train.callbacks.moments import Callback
+from anydevice.train.callbacks.callback import Callback
 
 if TYPE_CHECKING:
     from anydevice.train.trial import Trial

@@ -9,7 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bar
 
 from anydevice.tables import show_text
-from anydevice.train.callbacks.moments import Callback
+from anydevice.train.callbacks.callback import Callback
 
 if TYPE_CHECKING:
     from anydevice.train.trial import Trial

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from anydevice.errors import UsageError
 from anydevice.files import write_whole
-from anydevice.train.callbacks.moments import Callback
+from anydevice.train.callbacks.callback import Callback
 from anydevice.train.forward import sample_count
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from anydevice.errors import UsageError
-from anydevice.train.callbacks.moments import Callback
+from anydevice.train.callbacks.callback import Callback
 
 if TYPE_CHECKING:
     from anydevice.train.trial import Trial

@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save
 
 from anydevice.errors import UsageError
 from anydevice.files import write_whole
-from anydevice.train.callbacks.moments import Callback
+from anydevice.train.callbacks.callback import Callback
 
 if TYPE_CHECKING:
     from anydevice.train.trial import Trial

@@ -1,0 +1,132 @@
+"""Device errors explained: which of the user's own variables is where, and the line to change."""
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Generator
+from types import TracebackType
+from typing import Any, TypeVar, cast, overload
+
+import torch
+
+from anydevice.devices.absence import why_no_gpu
+from anydevice.devices.explain.fix import explain_mismatch, explain_numpy
+from anydevice.devices.explain.scene import forget_locals, scenes
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_MISMATCH = re.compile(
+    r"same device|is not on the expected device|on the same device as|type for generator but found"
+    r"|Input type \(.*\) and weight type \(.*\) should be the same|Placeholder storage has not been"
+)
+_NUMPY = re.compile(r"can't convert \S+ device type tensor to numpy")
+_LOADING = re.compile(r"Attempting to deserialize object on")
+_ABSENT = re.compile(
+    r"not compiled with \w+ enabled|Found no NVIDIA driver|driver on your system is too old"
+    r"|No CUDA GPUs are available|is not linked with support for \w+ devices"
+    r"|accelerator device when none is available|generator without ATen_cuda library"
+    r"|invalid device ordinal"
+)
+
+
+class Explanation:
+    """The context that `explain` gives; it decorates functions, coroutines and generators too."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if isinstance(error, Exception):
+            annotate(error)
+
+    def __call__(self, function: Function) -> Function:
+        """The function, with its device errors explained."""
+        if inspect.iscoroutinefunction(function):
+            return cast(Function, self._coroutine(function))
+        if inspect.isgeneratorfunction(function):
+            return cast(Function, self._generator(function))
+        return cast(Function, self._function(function))
+
+    def _function(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def explained(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return function(*args, **kwargs)
+
+        return explained
+
+    def _coroutine(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        async def explained(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return await function(*args, **kwargs)
+
+        return explained
+
+    def _generator(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def explained(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+            with self:
+                return (yield from function(*args, **kwargs))
+
+        return explained
+
+
+@overload
+def explain() -> Explanation: ...
+@overload
+def explain(function: Function) -> Function: ...
+def explain(function: Function | None = None) -> Explanation | Function:
+    """Inside, a device error gains a note that names your variables and the line that mends it.
+
+    >>> with explain():
+    ...     network(x)  # doctest: +SKIP
+    """
+    return Explanation() if function is None else Explanation()(function)
+
+
+def annotate(error: BaseException | None) -> None:
+    """Add the explanation to a device error, and to those it came from, as a note, once."""
+    while isinstance(error, Exception):
+        if not any(note.startswith("anydevice: ") for note in getattr(error, "__notes__", ())):
+            try:
+                explanation = _explanation(error)
+            except Exception:  # an explanation must never hide the error it is about
+                explanation = None
+            if explanation:
+                error.add_note(f"anydevice: {explanation}")
+        error = error.__cause__ or error.__context__
+
+
+def _explanation(error: Exception) -> str | None:
+    text = str(error)
+    if _LOADING.search(text):
+        return (
+            f"the file holds tensors of a device that is not here ({_what_is_here()}).\n"
+            "  Mend: torch.load(…, map_location=anydevice.try_gpu())"
+        )
+    if _ABSENT.search(text):
+        return (
+            f"{_what_is_here()}.\n"
+            "  Mend: device = anydevice.try_gpu(), a GPU where there is one and the CPU elsewhere"
+        )
+    is_mismatch = isinstance(error, RuntimeError | ValueError) and _MISMATCH.search(text)
+    if not (is_mismatch or _NUMPY.search(text)):
+        return None
+    traceback = scenes(error.__traceback__)
+    try:
+        return explain_mismatch(traceback, text) if is_mismatch else explain_numpy(traceback)
+    finally:
+        forget_locals(traceback[-1].frame)  # of all frames, this one goes on running
+
+
+def _what_is_here() -> str:
+    absence = why_no_gpu()
+    if absence:
+        return f"there is no GPU, because {absence.reason}. {absence.remedy.rstrip('.')}"
+    return f"GPUs here: {torch.accelerator.device_count()}, counted from 0"

@@ -1,0 +1,117 @@
+"""Why a program could not be planned: one sentence, with the program's line."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from pathlib import Path
+
+from anydevice.errors import UsageError
+from anydevice.plan.lines import line_of
+
+# Packages that are, or bring, code for GPUs.
+FOR_GPUS = (
+    *("triton", "flash_attn", "flash_attn_interface", "xformers", "apex", "cupy", "pycuda"),
+    *("bitsandbytes", "transformer_engine", "mamba_ssm", "causal_conv1d", "deepspeed"),
+)
+COMPILERS = ("cpp_extension.py", "triton", "cuda/_utils.py", "jiterator")
+
+HERE = str(Path(__file__).parents[1])
+NOT_THE_PROGRAMS = (HERE, "<frozen runpy>", "torch/_compile.py", "torch/_dynamo/", "torch/_ops.py")
+
+
+class CannotPlanError(UsageError):
+    """The program cannot be planned; `details` is its traceback, where it failed by itself."""
+
+    def __init__(self, sentence: str, details: str = "", ended_at: str = "") -> None:
+        super().__init__(sentence)
+        self.details = details
+        self.ended_at = ended_at  # the line where it ended itself, with an exit code
+
+    def __reduce__(self) -> tuple[type, tuple[str, str, str]]:
+        return type(self), (str(self), self.details, self.ended_at)
+
+
+def explained(error: BaseException, name: str) -> CannotPlanError:
+    """What went wrong in the program of this name, before its steps were done."""
+    where = line_of(error) or name
+    if isinstance(error, UsageError):
+        return CannotPlanError(str(error))
+    if what := _needs_gpu_code(error):
+        return CannotPlanError(
+            f"expected a program of PyTorch's own ops, got {where}, which needs code for a GPU "
+            f"({what}): replace it by PyTorch's ops where there is no GPU."
+        )
+    if isinstance(error, NotImplementedError) and "has shapes but no values" in str(error):
+        return CannotPlanError(
+            "expected a program whose sizes do not depend on values, got "
+            f"{where}: {_first_line(error)}"
+        )
+    if isinstance(error, SystemExit):
+        return CannotPlanError(
+            f"expected a program that steps an optimizer, got {where}, which ended with exit code "
+            f"{error.code}.",
+            ended_at=where,
+        )
+    text = f"{type(error).__name__}: {_first_line(error)}".rstrip(": ")
+    return CannotPlanError(
+        f"expected a program that runs, got {where}, which failed with {text}",
+        _traceback(error),
+    )
+
+
+def without_steps(name: str, last_line: str, backward: bool) -> CannotPlanError:
+    """A program that ended before an optimizer's step."""
+    if not last_line:
+        got = f"{name}, which ended without any work on a GPU"
+    elif backward:
+        got = f"{name}, which computes gradients, last at {last_line}, and never steps"
+    else:
+        got = f"{name}, which last used the GPU at {last_line} and never steps"
+    return CannotPlanError(
+        f"expected a program that steps an optimizer of torch.optim, got {got}: a step is what a "
+        "plan is of."
+    )
+
+
+def unknown_batch_argument(option: str, batch: int, end: CannotPlanError) -> CannotPlanError:
+    """A program that ends itself when it is given its batch size so."""
+    return CannotPlanError(
+        f"expected the program's own option for its batch size as --batch-arg, got {option!r}, "
+        f"with which (and {batch}) it ended itself at {end.ended_at}.",
+        end.details,
+    )
+
+
+def on_the_host(line: str) -> CannotPlanError:
+    """A program whose optimizer's parameters are not on a GPU."""
+    return CannotPlanError(
+        f"expected a program that trains on the GPU, got {line}, which steps an optimizer of "
+        "parameters on the CPU: move the network to 'cuda'."
+    )
+
+
+def _needs_gpu_code(error: BaseException) -> str:
+    if isinstance(error, ImportError):
+        package = (error.name or "").partition(".")[0]
+        return package if package in FOR_GPUS or package.endswith("_cuda") else ""
+    if found := re.match(r"Could not run '(?!aten::)([\w:.]+)' with", str(error)):
+        return found[1]
+    if "a compiled CUDA kernel needs" in str(error) or "CUDA_HOME" in str(error):
+        return "a CUDA kernel of its own"
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    if any(compiler in file for file in files[1:] for compiler in COMPILERS):
+        return "a CUDA kernel of its own"
+    return ""
+
+
+def _traceback(error: BaseException) -> str:
+    """Of the program and of torch, as without a plan."""
+    told = traceback.TracebackException.from_exception(error)
+    frames = [f for f in told.stack if not any(part in f.filename for part in NOT_THE_PROGRAMS)]
+    told.stack = traceback.StackSummary.from_list(frames)
+    return "".join(told.format())
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]

@@ -1,0 +1,248 @@
+"""Watches a program's steps on a hollow GPU: whose memory is whose, and when it has seen enough."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from bisect import bisect
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as modules
+from torch.optim import Optimizer
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+
+from anydevice.devices.catalogue import Card
+from anydevice.plan.hollow import blocks, workspaces
+from anydevice.plan.hollow.blocks import Ledger
+from anydevice.plan.lines import own_line
+from anydevice.plan.time.recorder import Recorder
+from anydevice.plan.time.work import Work
+from anydevice.virtual.events import listening
+
+
+class Enough(BaseException):
+    """Ends the program once its steps are seen; no Exception, so that programs let it pass."""
+
+
+class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Watches until `steps` optimizer steps are done, and raises Enough."""
+
+    def __init__(self, card: Card, steps: int, *, timed: bool = True) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.card = card
+        self.recorder = Recorder() if timed else None  # of what takes time, from the second step on
+        self.steps = steps
+        self.ledger = Ledger(self._birth)
+        self.step_marks: list[int] = []
+        self.samples: int | None = None  # in the first batch of the first network
+        self.refused = 0  # workspaces that a full card had no room for
+        self.last_line = ""  # of the program that used the GPU
+        self.backward = False  # whether it computed gradients
+        self.on_host = ""  # the line of a step whose parameters are not on a GPU
+        self.cudnn = 0  # the largest workspace of a convolution
+        self._listening = ExitStack()
+        self._thread = threading.get_ident()
+        self._path: list[str] = []  # of modules, the innermost last
+        self._names: dict[int, str] = {}
+        self.kinds: dict[str, str] = {}  # of each module by its name, its class
+        self._roots = 0
+        self._nodes: list[int] = [0]  # autograd's nodes from this number on …
+        self._owners: list[str] = [""]  # … are of this module
+        self._first: int | None = None  # of the optimizers, by which steps are counted
+        self._in_optimizer = False
+        self._reads_gpu = False
+        self._workspace = False
+        self._kept: dict[tuple[int, bool, int], Tensor] = {}
+
+    # ---- each op ----
+
+    def __torch_dispatch__(
+        self, op: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if not self.step_marks:
+            self.last_line = own_line(sys._getframe(1)) or self.last_line
+            self.backward = self.backward or _in_backward()
+        if any(is_traceable_wrapper_subclass(a) for a in args):
+            return NotImplemented  # its own ops come here in turn
+        self._reads_gpu = any(isinstance(a, Tensor) and a.is_cuda for a in args)
+        if self.recorder and self.step_marks:
+            result = self.recorder.__torch_dispatch__(op, types, args, kwargs)
+        else:
+            result = op(*args, **kwargs or {})
+        packet = op._overloadpacket
+        if packet in workspaces.PRODUCTS:
+            self._take_cublas(result)
+        elif packet in workspaces.GROUPS:
+            self._take_cudnn(packet, args, result)
+        return result
+
+    def _take_cublas(self, result: Any) -> None:
+        """PyTorch keeps one for each stream of each thread; backward has a thread of its own."""
+        if not isinstance(result, Tensor) or not result.is_cuda:
+            return
+        device = result.get_device()
+        key = (device, _in_backward(), torch._C._cuda_getCurrentStream(device)[0])
+        if key not in self._kept:
+            self._kept[key] = self._work_in(workspaces.cublas_bytes(self.card), result)
+
+    def _take_cudnn(self, op: Any, args: tuple[Any, ...], result: Any) -> None:
+        first = result if isinstance(result, Tensor) else args[0]
+        if first.is_cuda and (size := workspaces.cudnn_bytes(self.card, op, args, result)):
+            try:
+                self._work_in(size, first)
+            except torch.OutOfMemoryError:  # cuDNN has ways to do with less
+                self.refused += 1
+                return
+            self.cudnn = max(self.cudnn, size)
+
+    def _work_in(self, size: int, beside: Tensor) -> Tensor:
+        self._workspace = True
+        try:
+            return torch.empty(size, dtype=torch.uint8, device=beside.device)
+        finally:
+            self._workspace = False
+
+    # ---- each allocation ----
+
+    def _birth(self) -> tuple[str, str]:
+        if self._workspace:
+            return blocks.WORKSPACE, ""
+        if self._in_optimizer:
+            return blocks.TEMPORARY, ""
+        path = self._path[-1] if self._path else ""
+        if _in_backward() and not path:
+            return blocks.BACKWARD, self._owner_of_node()
+        inside = bool(path) or self._reads_gpu
+        return (blocks.ACTIVATIONS if inside else blocks.INPUTS), path
+
+    def _owner_of_node(self) -> str:
+        node = torch._C._current_autograd_node()
+        number = node._sequence_nr() if node is not None else 0
+        if number >= 2**62:  # no op's: it adds to a parameter's gradient
+            return ""
+        return self._owners[bisect(self._nodes, number) - 1]
+
+    # ---- each module ----
+
+    def _enter(self, module: nn.Module, inputs: Any) -> None:
+        if threading.get_ident() != self._thread:
+            return
+        if id(module) not in self._names:
+            self._learn(module, inputs)
+        self._go_to([*self._path, self._names[id(module)]])
+
+    def _leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        if threading.get_ident() == self._thread and self._path:
+            self._go_to(self._path[:-1])
+
+    def _go_to(self, path: list[str]) -> None:
+        self._path = path
+        self._nodes.append(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
+        self._owners.append(path[-1] if path else "")
+
+    def _learn(self, root: nn.Module, inputs: Any) -> None:
+        """A module that is no part of those seen before: a network, or a loss."""
+        own = type(root).__name__
+        prefix = f"{own}." if self._roots else ""
+        for name, part in root.named_modules():
+            full = self._names.setdefault(id(part), prefix + name if name else own)
+            self.kinds[full] = type(part).__name__
+        weights = [*root.parameters(), *root.buffers()]
+        self.ledger.name(weights, blocks.PARAMETERS)
+        self.ledger.name(_tensors(inputs), blocks.INPUTS, over=(blocks.ACTIVATIONS,))
+        if weights:
+            self._roots += 1
+            batch = next((t for t in _tensors(inputs) if t.dim()), None)
+            if self.samples is None and batch is not None:
+                self.samples = batch.shape[0]
+
+    # ---- each step ----
+
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self._in_optimizer = True
+        trained = _trained(optimizer)
+        self.ledger.name(trained, blocks.PARAMETERS)
+        self.ledger.name((p.grad for p in trained), blocks.GRADIENTS)
+        if not any(p.is_cuda for p in trained):
+            self.on_host = own_line(sys._getframe(1))
+
+    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self._in_optimizer = False
+        state = [value for values in optimizer.state.values() for value in _tensors(values)]
+        self.ledger.name(state, blocks.OPTIMIZER)
+        self._first = self._first or id(optimizer)
+        if id(optimizer) == self._first:
+            self.step_marks.append(self.ledger.events)
+            self._mark_step()
+        if len(self.step_marks) >= self.steps:
+            raise Enough
+
+    def _mark_step(self) -> None:
+        """A step of the first optimizer ends here: by it, those of several are counted."""
+        if self.recorder is None:
+            return
+        if len(self.step_marks) > 1:
+            self.recorder.mark_step()
+        else:
+            self._listening.enter_context(listening(self.recorder._hear))
+
+    @property
+    def work(self) -> Work | None:
+        """What the last step asks of the GPU; the first, which makes all state, does not count."""
+        return self.recorder.step() if self.recorder and self.recorder.steps else None
+
+    def _fetching(self) -> AbstractContextManager[None]:
+        """Around the fetching of a batch."""
+        return self.recorder.loading() if self.recorder and self.step_marks else nullcontext()
+
+    @contextmanager
+    def watching(self) -> Iterator[Watch]:
+        """All of it, inside the block."""
+        hooks = [
+            modules.register_module_forward_pre_hook(self._enter),
+            modules.register_module_forward_hook(self._leave, always_call=True),
+            register_optimizer_step_pre_hook(self._before_step),
+            register_optimizer_step_post_hook(self._after_step),
+        ]
+        try:
+            with self.ledger, self._listening, fetching_within(self._fetching), self:
+                yield self
+        finally:
+            for hook in hooks:
+                hook.remove()
+            self._kept.clear()
+
+
+@contextmanager
+def fetching_within(around: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+    """Inside the block each batch of a DataLoader is fetched inside of `around()`."""
+    loader: Any = torch.utils.data.dataloader._BaseDataLoaderIter
+    fetch = loader.__next__
+
+    def fetch_within(self: Any) -> Any:
+        with around():
+            return fetch(self)
+
+    with patch.object(loader, "__next__", fetch_within):
+        yield
+
+
+def _in_backward() -> bool:
+    return torch._C._current_graph_task_id() != -1
+
+
+def _trained(optimizer: Optimizer) -> list[Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def _tensors(nested: Any) -> list[Tensor]:
+    return [leaf for leaf in torch.utils._pytree.tree_leaves(nested) if isinstance(leaf, Tensor)]

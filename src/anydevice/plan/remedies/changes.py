@@ -1,0 +1,275 @@
+"""Changes to a trial that need less memory: each makes a copy of it on the GPUs at hand."""
+
+import copy
+import inspect
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+
+from anydevice.devices.move import move
+from anydevice.devices.place import place
+from anydevice.errors import UsageError
+from anydevice.train.fitting import Fitting, _parts
+from anydevice.train.lightning import Steps
+from anydevice.train.loop import gradients, train_epoch
+from anydevice.train.precision import precision_of
+from anydevice.train.trial import Trial
+
+ENOUGH = 1 << 20  # steps; whoever watches ends the run long before
+
+
+def copy_of(trial: Trial, precision: str | None = None) -> Trial:
+    """The trial once more, its network on the current GPU; on a hollow one that takes no memory."""
+    network, known = _copied(trial.network)
+    other = Trial.of(network) if isinstance(trial._step, Steps) else Trial.__new__(Trial)
+    if not isinstance(trial._step, Steps):
+        loss = trial.loss
+        Trial.__init__(
+            other,
+            network,
+            _optimizer(trial._wanted_optimizer, known),
+            loss=_copied(loss, known)[0] if isinstance(loss, nn.Module) else loss,
+            step=trial._step,
+        )
+        other.metrics = copy.deepcopy(trial.metrics)
+    other.options, other.sets.given = trial.options, trial.sets.given
+    other.sets.to(torch.device("cuda", 0))
+    other.precision = precision_of(precision or trial.precision.name, torch.device("cuda", 0))
+    return other
+
+
+def train(trial: Trial, parts: int = 1, share: int = 1) -> None:
+    """Takes steps until whoever watches ends it: batches in `parts`, or a `share`-th of each."""
+    job = trial.job
+    job.gradients = Fitting(trial.device, parts).gradients if parts > 1 else gradients
+    trial._with_optimizer(job)
+    batches = trial.sets.named("train")
+    with trial._settings():
+        for _ in range(ENOUGH):
+            trial.metrics.reset(trial.device)
+            before = job.batches
+            train_epoch(job, _shares(batches, share))
+            if job.batches == before:
+                raise UsageError("expected a trial with batches to train on, got none.")
+
+
+def _shares(batches: Iterable[Any], share: int) -> Iterator[Any]:
+    return iter(batches) if share == 1 else (_parts(batch, share)[0] for batch in batches)
+
+
+# ---- the changes ----
+
+
+def as_it_is(trial: Trial) -> None:
+    """Nothing changed."""
+    train(copy_of(trial))
+
+
+def in_parts(trial: Trial, parts: int) -> None:
+    """Gradient accumulation: each batch in so many parts."""
+    train(copy_of(trial), parts)
+
+
+def in_precision(trial: Trial, precision: str) -> None:
+    """Autocast."""
+    train(copy_of(trial, precision))
+
+
+def with_optimizer(trial: Trial, options: dict[str, bool]) -> None:
+    """An optimizer built with other options, such as foreach=False."""
+    other = copy_of(trial)
+    other._wanted_optimizer = _rebuilt(other.optimizer, options)
+    other._job = None
+    train(other)
+
+
+def checkpointed(trial: Trial, every: int, precision: str | None = None, parts: int = 1) -> None:
+    """The activations of every such block computed again in backward, instead of kept."""
+    other = copy_of(trial, precision)
+    checkpoint_blocks(other.network, every)
+    train(other, parts)
+
+
+def sharded(trial: Trial, cards: int) -> None:
+    """FSDP2: each card keeps its share of the weights and trains on its share of the batch."""
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=cards)
+    try:
+        mesh = init_device_mesh("cuda", (cards,))
+        other = copy_of(trial)
+        names = {id(weight): name for name, weight in other.network.named_parameters()}
+        half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(other.precision.name)
+        policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=half and torch.float32)
+        for block in blocks_of(other.network)[1]:
+            fully_shard(block, mesh=mesh, mp_policy=policy)
+        fully_shard(other.network, mesh=mesh, mp_policy=policy)
+        shards = dict(other.network.named_parameters())
+        known = {number: shards[name] for number, name in names.items()}
+        other._wanted_optimizer = _optimizer(other._wanted_optimizer, known)
+        train(other, share=cards)
+    finally:
+        dist.destroy_process_group()
+
+
+def placed(trial: Trial, cards: int, activations: Mapping[str, int] | None = None) -> None:
+    """Layers over several cards, one after the other; the loss where the batch is."""
+    other = copy_of(trial)
+    place(other.network, placement_of(other.network, cards, activations or {}))
+    first = torch.device("cuda", 0)
+    other.network.register_forward_hook(lambda module, inputs, output: move(output, first))
+    train(other)
+
+
+# ---- blocks ----
+
+
+def blocks_of(network: nn.Module) -> tuple[str, list[nn.Module]]:
+    """The network's repeated blocks and where they are: the longest row of layers with weights."""
+    rows = {
+        name: list(module.children())
+        for name, module in network.named_modules()
+        if isinstance(module, (nn.Sequential, nn.ModuleList))
+    }
+    repeated = {name: _repeated(row) for name, row in rows.items()}
+    weights = {name: sum(map(_weights, row)) for name, row in repeated.items() if len(row) > 1}
+    if not weights:
+        return "", []
+    name = max(weights, key=lambda name: weights[name])
+    return name, repeated[name]
+
+
+def _repeated(row: list[nn.Module]) -> list[nn.Module]:
+    """The children of the row's commonest kind that has parts of its own."""
+    kinds = [type(module) for module in row if next(module.children(), None) is not None]
+    kind = max(kinds, key=kinds.count, default=None)
+    return [module for module in row if type(module) is kind]
+
+
+def checkpoint_blocks(network: nn.Module, every: int = 1) -> None:
+    """Each such block keeps its inputs alone; a plain row of layers does in √n segments."""
+    _, blocks = blocks_of(network)
+    for block in blocks[::every]:
+        forward = block.forward
+        block.forward = partial(checkpoint, forward, use_reentrant=False)
+    if not blocks:
+        row = longest_row(network)
+        if row is None:
+            raise UsageError("expected blocks to checkpoint, got a network without any.")
+        layers = _with_their_changes(row)
+        segments = max(2, math.isqrt(len(layers)))
+        row.forward = partial(  # type: ignore[method-assign]
+            checkpoint_sequential, layers, segments, use_reentrant=False
+        )
+
+
+def _with_their_changes(row: nn.Sequential) -> list[nn.Module]:
+    """Layers with those that change their output in place: no segment may change its own input."""
+    together: list[list[nn.Module]] = []
+    for layer in row:
+        if together and getattr(layer, "inplace", False):
+            together[-1].append(layer)
+        else:
+            together.append([layer])
+    return [nn.Sequential(*layers) for layers in together]
+
+
+def longest_row(network: nn.Module) -> nn.Sequential | None:
+    """The longest plain row of layers."""
+    rows = [m for m in network.modules() if isinstance(m, nn.Sequential) and len(m) >= 4]
+    return max(rows, key=len, default=None)
+
+
+def placement_of(network: nn.Module, cards: int, activations: Mapping[str, int]) -> dict[str, str]:
+    """A row's layers over cards in their order, with about as much memory on each.
+
+    A weight takes four numbers: itself, its gradient, and two that Adam keeps.
+    """
+    prefix, row = _row_of(network)
+    names = [f"{prefix}.{index}".lstrip(".") for index in range(len(row))]
+    held = [
+        16 * _weights(layer) + sum(size for at, size in activations.items() if _within(at, name))
+        for name, layer in zip(names, row, strict=True)
+    ]
+    total, before, devices = sum(held) or 1, 0, {"*": "cuda:0"}
+    for name, size in zip(names, held, strict=True):
+        middle = before + size / 2
+        devices[name] = f"cuda:{min(cards - 1, int(middle * cards / total))}"
+        before += size
+    if len(set(devices.values())) < cards:
+        raise UsageError(f"expected layers for {cards} cards, got one that holds most of it.")
+    return devices
+
+
+def _within(path: str, name: str) -> bool:
+    return path == name or path.startswith(f"{name}.")
+
+
+def _row_of(network: nn.Module) -> tuple[str, list[nn.Module]]:
+    rows = {
+        name: list(module)
+        for name, module in network.named_modules()
+        if isinstance(module, (nn.Sequential, nn.ModuleList)) and len(module) > 1
+    }
+    if not rows:
+        raise UsageError("expected layers in a row to place, got a network without any.")
+    name = max(rows, key=lambda name: sum(map(_weights, rows[name])))
+    return name, rows[name]
+
+
+def _weights(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+# ---- copies ----
+
+
+def _copied(module: nn.Module, known: dict[int, Any] | None = None) -> tuple[Any, dict[int, Any]]:
+    """The module with its tensors on the GPU, without a second copy of them on the host."""
+    known = {} if known is None else known
+    for tensor in chain(module.parameters(), module.buffers()):
+        if id(tensor) not in known and not is_lazy(tensor):
+            known[id(tensor)] = _on_the_gpu(tensor)
+    return copy.deepcopy(module, known).to("cuda"), known
+
+
+def _on_the_gpu(tensor: Tensor) -> Tensor:
+    there = tensor.detach().to("cuda")
+    return nn.Parameter(there, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else there
+
+
+def _optimizer(wanted: Any, known: dict[int, Any]) -> Any:
+    """A factory or a name as it is; an optimizer once more, over the copy's parameters."""
+    if not isinstance(wanted, Optimizer):
+        return wanted
+    groups = [
+        {**group, "params": [known[id(parameter)] for parameter in group["params"]]}
+        for group in wanted.param_groups
+    ]
+    return _made(type(wanted), groups, wanted.defaults)
+
+
+def _rebuilt(optimizer: Optimizer, options: dict[str, bool]) -> Optimizer:
+    if missing := options.keys() - optimizer.defaults.keys():
+        kind = type(optimizer).__name__
+        raise UsageError(f"expected an optimizer with {', '.join(missing)}, got {kind}.")
+    own = {"foreach": None, "fused": None} & optimizer.defaults.keys()
+    changed = {**dict.fromkeys(own), **options}
+    groups = [{**group, **changed} for group in optimizer.param_groups]
+    return _made(type(optimizer), groups, {**optimizer.defaults, **changed})
+
+
+def _made(kind: type[Optimizer], groups: Any, defaults: dict[str, Any]) -> Optimizer:
+    taken = inspect.signature(kind).parameters
+    return kind(groups, **{name: value for name, value in defaults.items() if name in taken})

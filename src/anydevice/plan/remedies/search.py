@@ -1,0 +1,285 @@
+"""What to do with a trial that does not fit: each remedy is run hollow, none is only advised."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from html import escape
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from anydevice.devices.catalogue import card
+from anydevice.errors import UsageError
+from anydevice.plan.hollow.blocks import ACTIVATIONS, peak
+from anydevice.plan.hollow.isolated import isolated
+from anydevice.plan.hollow.run import Run, hollow_run
+from anydevice.plan.remedies import changes
+from anydevice.plan.time.predict import Prediction, duration, predict
+from anydevice.sizes import UNSET, size_text
+from anydevice.tables import Table, plain_text
+from anydevice.train.precision import HALVES
+from anydevice.train.trial import Trial
+
+PARTS = (2, 4, 8)
+Change = Callable[[Trial], None]
+NOT_TRIED = (
+    "Not tried: an 8-bit Adam (bitsandbytes) keeps about 2 bytes of state a weight instead of 8; "
+    "it has kernels of its own, which run on real GPUs only."
+)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A change to try: what it is called, how it is written, on how many cards."""
+
+    name: str
+    how: str
+    change: Change
+    cards: int = 1
+
+    @property
+    def label(self) -> tuple[str, str, int]:
+        """The part of it that an answer shows."""
+        return self.name, self.how, self.cards
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """What came of it."""
+
+    name: str
+    how: str
+    cards: int
+    device_bytes: int | None  # of the fullest card
+    fits: bool
+    time: Prediction | None
+    why_not: str = ""  # it could not be run
+
+    @property
+    def card_seconds(self) -> float:
+        """What a step costs: seconds, of each card."""
+        return self.time.seconds * self.cards if self.time else float("inf")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "name": self.name,
+            "how": self.how,
+            "cards": self.cards,
+            "device_bytes": self.device_bytes,
+            "fits": self.fits,
+            "time": self.time.to_dict() if self.time else None,
+            "why_not": self.why_not or None,
+        }
+
+
+@dataclass
+class Remedies:
+    """All that were tried for a trial on a card; the cheapest that fits comes first."""
+
+    gpu: str
+    as_it_is: Remedy
+    tried: list[Remedy] = field(default_factory=list)
+
+    @property
+    def best(self) -> Remedy | None:
+        """The cheapest that fits."""
+        return next((remedy for remedy in self.tried if remedy.fits), None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        tried = [remedy.to_dict() for remedy in self.tried]
+        return {"gpu": self.gpu, "as_it_is": self.as_it_is.to_dict(), "tried": tried}
+
+    def table(self) -> Table:
+        """One row each."""
+        figures = ("device bytes", "step", "added")
+        table = Table(("remedy", "cards", "fits", *figures, "how"), right=("cards", *figures))
+        table.title = f"Remedies on {card(self.gpu).name} ({size_text(card(self.gpu).memory)})"
+        for remedy in (self.as_it_is, *self.tried):
+            table.rows.append(self._row(remedy))
+        return table
+
+    def _row(self, remedy: Remedy) -> tuple[str, ...]:
+        if remedy.time is None:
+            return (remedy.name, str(remedy.cards), UNSET, UNSET, UNSET, UNSET, remedy.why_not)
+        before = self.as_it_is.time
+        added = (remedy.time.seconds / before.seconds - 1) if before else 0.0
+        return (
+            remedy.name,
+            str(remedy.cards),
+            "yes" if remedy.fits else "NO",
+            size_text(remedy.device_bytes),
+            duration(remedy.time.seconds),
+            UNSET if remedy is self.as_it_is else f"{added:+.0%}",
+            remedy.how,
+        )
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield self.table()
+        yield Text(NOT_TRIED, style="dim")
+
+    def __repr__(self) -> str:
+        return plain_text(self, width=120)
+
+    def _repr_html_(self) -> str:
+        return f"{self.table().html()}<p>{escape(NOT_TRIED)}</p>"
+
+
+def steps_of(trial: Trial) -> Callable[[], None]:
+    """A function that trains a copy of the trial on the GPU at hand, for a hollow run."""
+    if "train" not in trial.sets.given:
+        raise UsageError(
+            "expected a trial with data to train on, got none: give it by "
+            "trial.with_generators(train)."
+        )
+
+    def steps() -> None:
+        changes.as_it_is(trial)
+
+    steps.__name__ = type(trial.network).__name__
+    return steps
+
+
+def try_remedies(
+    trial: Trial,
+    gpu: str,
+    *,
+    cards: int = 2,
+    run: Run | None = None,
+    assume_zeros: bool = False,
+) -> Remedies:
+    """Runs the trial hollow with each remedy on such a GPU, or on `cards` of them.
+
+    >>> try_remedies(trial, "t4").best.how  # doctest: +SKIP
+
+    Sorted by what a step costs: its time, on each card that it takes. `run` is the trial's own, if
+    there was one already.
+    """
+    if cards < 1:
+        raise UsageError(f"expected one card or more, got {cards}.")
+    trying = Trying(trial, card(gpu).kind, assume_zeros)
+    as_it_is = Attempt("as it is", "", lambda trial: steps_of(trial)())
+    run = run or trying.run(as_it_is)
+    before = trying.remedy(as_it_is, run)
+    tried: list[Remedy] = []
+    for ladder in _ladders(trial, gpu, cards, _activations(run)):
+        tried += trying.climbed(ladder)
+    if not any(remedy.fits for remedy in tried if remedy.cards == 1):
+        tried += trying.climbed(_together(trial, gpu))
+    tried.sort(key=lambda remedy: (not remedy.fits, remedy.card_seconds))
+    return Remedies(trying.gpu, before, tried)
+
+
+@dataclass(frozen=True)
+class Trying:
+    """Hollow runs of one trial on one kind of card."""
+
+    trial: Trial
+    gpu: str
+    assume_zeros: bool
+    steps: int = 2  # the second has all that the later ones have
+
+    def climbed(self, ladder: Iterable[Attempt]) -> Iterator[Remedy]:
+        """Stronger and dearer forms of one remedy, up to the first that fits."""
+        for attempt in ladder:
+            remedy = self.tried(attempt)
+            yield remedy
+            if remedy.fits:
+                return
+
+    def tried(self, attempt: Attempt) -> Remedy:
+        """One form; why it could not be run, if so."""
+        try:
+            return self.remedy(attempt, self.run(attempt))
+        except UsageError as error:
+            return Remedy(*attempt.label, None, False, None, str(error))
+
+    def run(self, attempt: Attempt) -> Run:
+        """In a process of its own."""
+        running = partial(
+            hollow_run,
+            partial(attempt.change, self.trial),
+            self.gpu,
+            steps=self.steps,
+            gpus=attempt.cards,
+            assume_zeros=self.assume_zeros,
+            name=attempt.name,
+        )
+        run = isolated(running)
+        assert run
+        return run
+
+    def remedy(self, attempt: Attempt, run: Run) -> Remedy:
+        """What a run says of it."""
+        time = predict(run.work, run.card, gpus=attempt.cards) if run.work else None
+        return Remedy(*attempt.label, run.device_bytes, run.fits, time)
+
+
+def _activations(run: Run) -> dict[str, int]:
+    """The bytes that each module keeps for backward, by its name."""
+    held = Counter[str]()
+    for block in peak(run.blocks, run.device).blocks:
+        if block.category == ACTIVATIONS:
+            held[block.module] += block.bytes
+    return held
+
+
+def _ladders(
+    trial: Trial, gpu: str, cards: int, activations: dict[str, int]
+) -> Iterator[Iterable[Attempt]]:
+    if trial.precision.name not in HALVES:
+        half = _half(gpu)
+        change = partial(changes.in_precision, precision=half)
+        yield [Attempt(half, f'.to("cuda", precision="{half}")', change)]
+    yield (_with_option(option, value) for option, value in (("fused", True), ("foreach", False)))
+    yield (_in_parts(parts) for parts in PARTS)
+    yield _checkpointing(trial)
+    if cards > 1:
+        how = f"fully_shard, torchrun --nproc-per-node {cards}"
+        shard = partial(changes.sharded, cards=cards)
+        yield [Attempt(f"FSDP2 over {cards} cards", how, shard, cards)]
+        place = partial(changes.placed, cards=cards, activations=activations)
+        yield [Attempt(f"layers over {cards} cards", "ad.place(network, …)", place, cards)]
+
+
+def _with_option(option: str, value: bool) -> Attempt:
+    how = f"{option}={value}, given to the optimizer"
+    change = partial(changes.with_optimizer, options={option: value})
+    return Attempt(f"optimizer, {option}={value}", how, change)
+
+
+def _in_parts(parts: int) -> Attempt:
+    part = "half" if parts == 2 else f"{parts}th"
+    how = f"batch_size a {part} of it, .with_options(accumulate={parts})"
+    change = partial(changes.in_parts, parts=parts)
+    return Attempt(f"gradient accumulation, {parts} parts", how, change)
+
+
+def _checkpointing(trial: Trial) -> Iterator[Attempt]:
+    name, blocks = changes.blocks_of(trial.network)
+    if not blocks:
+        change = partial(changes.checkpointed, every=1)
+        yield Attempt("checkpointing, in segments", "torch.utils.checkpoint_sequential", change)
+        return
+    where = f"{len(blocks)} blocks in {name or 'the network'}"
+    for every, which in ((2, f"every second of the {where}"), (1, f"the {where}")):
+        change = partial(changes.checkpointed, every=every)
+        yield Attempt(f"checkpointing, {which}", "torch.utils.checkpoint", change)
+
+
+def _together(trial: Trial, gpu: str) -> Iterator[Attempt]:
+    """Several at a time, where none is enough by itself."""
+    half = trial.precision.name if trial.precision.name in HALVES else _half(gpu)
+    for parts in (1, *PARTS):
+        change = partial(changes.checkpointed, every=1, precision=half, parts=parts)
+        also = f" and {parts} parts" if parts > 1 else ""
+        yield Attempt(f"{half}, checkpointing{also}", "the three of above together", change)
+
+
+def _half(gpu: str) -> str:
+    return "bf16" if card(gpu).capability >= (8, 0) else "fp16"

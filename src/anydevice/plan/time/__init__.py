@@ -1,0 +1,1 @@
+"""The time of a step: what an op, a transfer and a launch cost on a card."""

@@ -1,0 +1,283 @@
+"""How long a step takes on a card: the host launches, the GPUs run behind, both are simulated.
+
+predict(recorder.step(-1), card("t4"), samples=128).sentence()
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Any
+
+from anydevice.devices.catalogue import Card
+from anydevice.plan.time.rates import Rates
+from anydevice.plan.time.work import Exchange, HostTime, Op, Product, Transfer, Wait, Work
+
+# Tiles that cuBLAS and cuDNN cut a product into, and how well each feeds a multiprocessor; assumed.
+TILES = ((256, 128, 1.0), (128, 128, 0.95), (128, 64, 0.75), (64, 64, 0.55), (32, 32, 0.25))
+SHORTEST_SPLIT = 256  # of the summed dimension, where a product is cut along it to fill the card
+RAMP = 64  # of the summed dimension, until a tile's loads and products overlap
+LIBRARIES = ("convolution", "winograd", "attention", "recurrence")
+ATTENTION_BACKWARD = 0.75
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Seconds of a step on a card, its range, and what they are spent on."""
+
+    card: str
+    seconds: float
+    low: float
+    high: float
+    samples: int | None
+    waits_for_launches: float  # shares of the step that would go, were there no such wait
+    waits_for_transfers: float
+    waits_for_data: float
+    calibrated: bool
+    busy: float  # seconds in which the busiest GPU computes
+    by_op: dict[str, float] = field(default_factory=dict, repr=False)  # seconds of GPU time
+
+    @property
+    def samples_per_second(self) -> float | None:
+        """How many samples are trained on."""
+        return self.samples / self.seconds if self.samples else None
+
+    def sentence(self) -> str:
+        """In words: `12 ms a step (9 ms to 16 ms), 10,700 samples a second`, and its waits."""
+        parts = [f"{duration(self.seconds)} a step ({duration(self.low)} to {duration(self.high)})"]
+        if rate := self.samples_per_second:
+            parts.append(f"{rate:,.0f} samples a second" if rate > 10 else f"{rate:.1f} samples/s")
+        waits = (("launches", self.waits_for_launches), ("transfers", self.waits_for_transfers))
+        for what, share in (*waits, ("data", self.waits_for_data)):
+            if share >= 0.05:
+                parts.append(f"{share:.0%} waiting for {what}")
+        return ", ".join(parts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For a program."""
+        names = ("card", "seconds", "low", "high", "samples", "samples_per_second", "busy")
+        waits = ("waits_for_launches", "waits_for_transfers", "waits_for_data", "calibrated")
+        return {name: getattr(self, name) for name in (*names, *waits)}
+
+
+def predict(
+    work: Work,
+    card: Card,
+    samples: int | None = None,
+    data_seconds: float = 0.0,
+    *,
+    gpus: int = 1,
+    synchronised: bool = False,
+    measured: dict[str, float] | None = None,
+) -> Prediction:
+    """The time of a step among many; `synchronised`: of one between two waits for the GPU.
+
+    `data_seconds`: what fetching a batch takes beyond what the work holds; `gpus`: how many take
+    part in its collectives. `measured` replaces the rates kept by `--calibrate`.
+    """
+    rates = Rates(card, measured=measured)
+    if data_seconds:
+        work = Work([HostTime(data_seconds, "data"), *work])
+    whole = Simulation(rates, gpus)
+    seconds = whole.seconds(work, synchronised)
+    ends = sorted(
+        Simulation(Rates(card, side, rates.measured), gpus).seconds(work, synchronised)
+        for side in ("quick", "slow")
+    )
+
+    def share(**free: bool) -> float:
+        without = Simulation(rates, gpus, **free).seconds(work, synchronised)
+        return max(0.0, 1 - without / seconds) if seconds else 0.0
+
+    return Prediction(
+        card=card.kind,
+        seconds=seconds,
+        low=min(ends[0], seconds),
+        high=max(ends[1], seconds),
+        samples=samples,
+        waits_for_launches=share(free_launches=True),
+        waits_for_transfers=share(free_transfers=True),
+        waits_for_data=share(free_data=True),
+        calibrated=bool(rates.measured),
+        busy=max(whole.busy.values(), default=0.0) / whole.rounds,
+        by_op={name: spent / whole.rounds for name, spent in whole.by_op.items()},
+    )
+
+
+class Simulation:
+    """A host that launches and streams that run behind it; in order, each as soon as it can."""
+
+    def __init__(
+        self,
+        rates: Rates,
+        gpus: int = 1,
+        *,
+        free_launches: bool = False,
+        free_transfers: bool = False,
+        free_data: bool = False,
+    ) -> None:
+        self.rates, self.gpus = rates, gpus
+        self.free_launches = free_launches
+        self.free_transfers = free_transfers
+        self.free_data = free_data
+        self.host = 0.0
+        self.free_at: dict[tuple[int, int], float] = defaultdict(float)  # by device and stream
+        self.written_at: dict[int, float] = {}  # by storage
+        self.busy: dict[int, float] = defaultdict(float)
+        self.by_op: dict[str, float] = defaultdict(float)
+        self.rounds = 1
+
+    def seconds(self, work: Work, synchronised: bool) -> float:
+        """Of one step: alone, or as one of many that run into each other."""
+        if synchronised:
+            self._run(work)
+            return self._end() + self.rates["host_wait"]
+        self.rounds = 3
+        self._run(work)
+        first = self._end()
+        self._run(work)
+        self._run(work)
+        return (self._end() - first) / 2
+
+    def _run(self, work: Work) -> None:
+        streams = {(op.device, op.stream) for op in work.ops}
+        self.several = len(streams) > 1 or any(isinstance(e, Exchange) for e in work)
+        self.sorted_lists: set[int] = set()
+        for entry in work:
+            if isinstance(entry, Op):
+                self._launch(entry)
+            elif isinstance(entry, Transfer):
+                self._transfer(entry)
+            elif isinstance(entry, Exchange):
+                self._exchange(entry)
+            elif isinstance(entry, Wait):
+                self._wait(entry.device)
+            elif not self.free_data:
+                self.host += entry.seconds * self.rates["host_speed"]
+
+    def _end(self) -> float:
+        return max([self.host, *self.free_at.values()])
+
+    def _launch(self, op: Op) -> None:
+        if not self.free_launches:
+            self.host += self._host_time(op)
+        if op.kernels:
+            spent = kernel_time(op, self.rates)
+            self._enqueue((op.device, op.stream), spent, op.reads, op.writes)
+            self.busy[op.device] += spent
+            self.by_op[op.name] += spent
+
+    def _host_time(self, op: Op) -> float:
+        rates = self.rates
+        if not op.kernels:
+            return rates["host_view"]
+        spent = rates["host_backward"] if op.backward else rates["host_op"]
+        spent += rates["host_launch"] * (op.kernels - 1)
+        if "norm" in op.name or any(product.kind in LIBRARIES for product in op.products):
+            spent += rates["host_library"]
+        if op.tensors > 1 and op.tensors not in self.sorted_lists:
+            self.sorted_lists.add(op.tensors)  # once a step, not for each op of the optimizer
+            spent += rates["host_tensor"] * op.tensors
+        return spent
+
+    def _enqueue(
+        self, queue: tuple[int, int], spent: float, reads: tuple[int, ...], writes: tuple[int, ...]
+    ) -> float:
+        start = max(self.host, self.free_at[queue])
+        if self.several:
+            touched = (self.written_at.get(storage, 0.0) for storage in (*reads, *writes))
+            start = max([start, *touched])
+        end = self.free_at[queue] = start + spent
+        if self.several:
+            self.written_at.update(dict.fromkeys(writes, end))
+        return end
+
+    def _transfer(self, moved: Transfer) -> None:
+        rates, devices = self.rates, (moved.source, moved.destination)
+        if not self.free_launches:
+            self.host += rates["host_op"]
+        between = min(devices) >= 0
+        rate = self._between_gpus() if between else self._bus(moved.pinned)
+        spent = 0.0 if self.free_transfers else rates["transfer_start"] + moved.bytes / rate
+        queue = (max(devices), moved.stream)
+        if moved.blocking or (not between and not moved.pinned):
+            self.host = self._enqueue(queue, spent, moved.reads, moved.writes)
+            self.host += 0.0 if self.free_launches else rates["host_wait"]
+            return
+        end = self._enqueue(queue, spent, moved.reads, moved.writes)
+        if between:  # both GPUs' streams take part
+            self.free_at[moved.source, moved.stream] = end
+
+    def _bus(self, pinned: bool) -> float:
+        return self.rates.card.link * self.rates["pinned" if pinned else "pageable"]
+
+    def _between_gpus(self) -> float:
+        return (self.rates["nvlink"] or self.rates.card.link) * self.rates["between_gpus"]
+
+    def _exchange(self, collective: Exchange) -> None:
+        """On a stream of its own, as NCCL's."""
+        if not self.free_launches:
+            self.host += self.rates["host_op"]
+        passes = collective.bytes * (self.gpus - 1) / max(1, self.gpus)
+        spent = 0.0 if self.free_transfers else passes / self._between_gpus()
+        if spent:
+            spent += self.rates["transfer_start"]
+        queue = (collective.device, -1)
+        self._enqueue(queue, spent, collective.reads, collective.writes)
+
+    def _wait(self, device: int) -> None:
+        queues = [free for (index, _), free in self.free_at.items() if index == device]
+        self.host = max([self.host, *queues])
+        if not self.free_launches:
+            self.host += self.rates["host_wait"]
+
+
+def kernel_time(op: Op, rates: Rates) -> float:
+    """Seconds that an op's kernels take on the card: arithmetic or memory, whichever is longer."""
+    arithmetic = sum(product_time(product, op, rates) for product in op.products)
+    bandwidth = rates.card.bandwidth * rates["bandwidth"]
+    if op.bytes < rates.card.l2_cache / 2:
+        bandwidth *= rates["l2"]
+    spent = max(arithmetic, op.bytes / bandwidth, op.kernels * rates["shortest_kernel"])
+    if op.layout and rates.on_tensor_cores(op.unit):
+        spent += op.layout / bandwidth
+    return spent + op.kernels * rates["between_kernels"]
+
+
+def product_time(product: Product, op: Op, rates: Rates) -> float:
+    """Seconds of arithmetic, by how well the product's shape fills the card."""
+    rate = rates.arithmetic(op.unit)
+    if product.kind == "attention":
+        rate *= rates["attention"] * (ATTENTION_BACKWARD if op.backward else 1.0)
+        return product.flops / rate
+    on_tensor_cores = rates.on_tensor_cores(op.unit)
+    if product.kind in ("convolution", "winograd"):
+        rate *= rates["convolution" if on_tensor_cores else "convolution_float32"]
+        if product.kind == "winograd" and not on_tensor_cores:
+            rate *= rates["winograd"]
+    elif product.kind == "recurrence":
+        rate *= rates["recurrence"]
+    elif not op.aligned and on_tensor_cores:
+        rate *= rates["unaligned"]
+    return product.flops / (rate * filled(product, rates.card.multiprocessors))
+
+
+def filled(product: Product, multiprocessors: int) -> float:
+    """The share of the card that a product keeps busy: whole tiles, in whole waves of them."""
+    return max(_filled(product, multiprocessors, *tile) for tile in TILES)
+
+
+def _filled(p: Product, multiprocessors: int, rows: int, columns: int, feeds: float) -> float:
+    tiles = p.batch * ceil(p.m / rows) * ceil(p.n / columns)
+    splits = max(1, min(multiprocessors // tiles, p.k // SHORTEST_SPLIT))
+    waves = ceil(tiles * splits / multiprocessors)
+    in_tiles = p.batch * p.m * p.n / (tiles * rows * columns)
+    in_waves = tiles * splits / (waves * multiprocessors)
+    length = p.k / splits
+    return feeds * in_tiles * in_waves * length / (length + RAMP)
+
+
+def duration(seconds: float) -> str:
+    """As people say it: `duration(0.012) == "12 ms"`."""
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.0f} µs"
+    return f"{seconds * 1e3:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s"

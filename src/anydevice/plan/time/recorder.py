@@ -1,0 +1,214 @@
+"""Records what a program asks of virtual GPUs, step by step.
+
+with Recorder() as recorder:
+    step()
+    recorder.mark_step()
+work = recorder.step(-1)
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _python_dispatch as dispatch
+
+from anydevice.errors import UsageError
+from anydevice.plan.time import ops
+from anydevice.plan.time.work import HOST, Entry, Exchange, HostTime, Op, Transfer, Wait, Work
+from anydevice.virtual.events import Event, listening
+
+Mode: Any = dispatch.TorchDispatchMode
+
+# Collectives by what each GPU's link carries, as a share of the larger tensor; NCCL's rings.
+COLLECTIVES = {
+    "allreduce_": 2.0,
+    "_allgather_base_": 1.0,
+    "allgather_": 1.0,
+    "allgather_into_tensor_coalesced_": 1.0,
+    "_reduce_scatter_base_": 1.0,
+    "reduce_scatter_": 1.0,
+    "reduce_scatter_tensor_coalesced_": 1.0,
+    "broadcast_": 1.0,
+    "alltoall_": 1.0,
+    "alltoall_base_": 1.0,
+    "all_reduce": 2.0,
+    "all_gather_into_tensor": 1.0,
+    "reduce_scatter_tensor": 1.0,
+}
+
+
+class Recorder(Mode):  # type: ignore[misc]
+    """Sees each op of this thread, and each transfer and wait; keeps sizes, no tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._entries: list[Entry] = []
+        self._marks: list[int] = [0]
+        self._listening = ExitStack()
+        self._stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 0)
+        self._touched: tuple[int, ...] = ()  # the storages that the op under way was given
+        self._moved = False  # whether the op under way was a transfer
+        self._loads = False  # whether the program waits for its data
+        self._quickest = math.inf  # seconds for a batch
+
+    def __enter__(self) -> "Recorder":
+        self._listening.enter_context(listening(self._hear))
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._listening.close()
+
+    def mark_step(self) -> None:
+        """A step ends here."""
+        self._marks.append(len(self._entries))
+
+    @property
+    def steps(self) -> int:
+        """How many have ended."""
+        return len(self._marks) - 1
+
+    def step(self, index: int = -1) -> Work:
+        """One step's work: `recorder.step(-1)` is the last one that ended."""
+        if not -self.steps <= index < self.steps:
+            raise UsageError(
+                f"expected one of {self.steps} recorded steps, got {index}: call mark_step() "
+                "after each optimizer step."
+            )
+        end = index % self.steps + 1
+        return Work(self._entries[self._marks[end - 1] : self._marks[end]])
+
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """Around the fetching of a batch: the least that one took here counts as waiting for data.
+
+        The least, since the first one starts workers, and since this machine has other work too.
+        """
+        begin, self._loads = perf_counter(), True
+        try:
+            yield
+        finally:
+            self._loads = False
+            self._quickest = min(self._quickest, perf_counter() - begin)
+            self._entries.append(HostTime(self._quickest, "data"))
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Runs the op and notes it."""
+        kwargs = kwargs or {}
+        inputs = _tensors_in((*args, *kwargs.values()))
+        if any(dispatch.is_traceable_wrapper_subclass(tensor) for tensor in inputs):
+            return NotImplemented  # its own ops come here in turn
+        self._touched = _storages(inputs)
+        self._moved, begin = False, perf_counter()
+        result = op(*args, **kwargs)
+        seconds = perf_counter() - begin
+        outputs = _tensors_in((result,))
+        here = next((t.device.index for t in (*outputs, *inputs) if t.is_cuda), None)
+        if op.namespace in ("c10d", "_c10d_functional"):
+            self._exchange(op, here, inputs, outputs)
+        elif here is None:
+            if op.namespace == "aten" and not self._loads:
+                self._entries.append(HostTime(seconds, ops.name_of(op)))
+        elif self._moved and ops.name_of(op) in ("_to_copy", "copy_"):
+            self._arrived(outputs)
+        else:
+            self._entries.append(self._op(op, here, (args, kwargs, result), inputs, outputs))
+        return result
+
+    def _arrived(self, outputs: list[Tensor]) -> None:
+        """What a copy wrote is known when it is done."""
+        last = self._entries[-1]
+        if isinstance(last, Transfer):
+            self._entries[-1] = replace(last, writes=_storages(outputs))
+
+    def _op(
+        self, op: Any, device: int, call: Any, inputs: list[Tensor], outputs: list[Tensor]
+    ) -> Op:
+        args, kwargs, result = call
+        name, backward = ops.name_of(op), torch._C._current_graph_task_id() != -1
+        if ops.is_silent(op):
+            return Op(name, device, 0, "", (), 0.0, 0, backward, 0)
+        lists = [arg for arg in args if isinstance(arg, list) and arg and _tensors(arg)]
+        written = _tensors_in(
+            args[place] if place < len(args) else kwargs.get(key)
+            for place, key in ops.written_arguments(op)
+        )
+        products = ops.products(op, args, kwargs, result)
+        floats = [t for t in inputs if t.is_cuda] or outputs
+        return Op(
+            name=name,
+            device=device,
+            stream=self._stream(device),
+            unit=ops.unit_of(products, floats),
+            products=products,
+            bytes=ops.traffic(name, [t for t in inputs if t.is_cuda], outputs, written),
+            kernels=ops.kernels(name, products, lists),
+            backward=backward,
+            tensors=max(map(len, lists), default=0),
+            aligned=not products or ops.is_aligned(products, floats[0].element_size()),
+            layout=ops.layout_bytes(products, floats, outputs),
+            reads=self._touched,
+            writes=_storages((*outputs, *written)),
+        )
+
+    def _exchange(
+        self, op: Any, device: int | None, inputs: list[Tensor], outputs: list[Tensor]
+    ) -> None:
+        share = COLLECTIVES.get(ops.name_of(op))
+        tensors = [t for t in (*inputs, *outputs) if t.is_cuda]
+        if share is not None and device is not None:
+            moved = share * max(map(ops.size, tensors))
+            name, touched = ops.name_of(op), _storages(tensors)
+            self._entries.append(Exchange(name, device, moved, touched, touched))
+
+    def _hear(self, event: Event) -> None:
+        if event.kind == "transfer" and event.source != event.destination:
+            self._moved = True
+            device = event.source if event.destination == HOST else event.destination
+            self._entries.append(
+                Transfer(
+                    event.bytes,
+                    event.source,
+                    event.destination,
+                    event.pinned,
+                    event.blocking,
+                    self._stream(device),
+                    reads=self._touched,
+                    writes=self._touched,
+                )
+            )
+        elif event.kind == "synchronise" and not self._is_of_the_last_transfer(event):
+            self._entries.append(Wait(event.source, event.op))
+
+    def _is_of_the_last_transfer(self, event: Event) -> bool:
+        """A blocking transfer is told as two events."""
+        return event.op.startswith("aten::") and bool(
+            self._entries and isinstance(self._entries[-1], Transfer) and self._entries[-1].blocking
+        )
+
+
+def _tensors_in(values: Iterable[Any]) -> list[Tensor]:
+    """Those of an op's arguments, or results: tensors and lists of them."""
+    found: list[Tensor] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += _tensors_in(value)
+    return found
+
+
+def _tensors(values: list[Any]) -> bool:
+    return all(isinstance(value, Tensor) for value in values)
+
+
+def _storages(tensors: Any) -> tuple[int, ...]:
+    """Whose memory it is, for dense tensors; others have none of their own."""
+    dense = (tensor for tensor in tensors if tensor.layout == torch.strided)
+    return tuple({tensor.untyped_storage()._cdata for tensor in dense})

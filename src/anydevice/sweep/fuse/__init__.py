@@ -1,0 +1,1 @@
+"""Runs that differ in numbers alone, trained as one."""

@@ -1,0 +1,192 @@
+"""Which runs of a sweep will not fit a GPU, before any of them is started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, ConsoleOptions, RenderResult
+
+from anydevice.devices.catalogue import card
+from anydevice.errors import UsageError
+from anydevice.plan.batch import Largest, Search
+from anydevice.plan.hollow.isolated import isolated
+from anydevice.plan.hollow.run import Run as HollowRun
+from anydevice.plan.hollow.run import hollow_run
+from anydevice.plan.time.predict import Prediction, duration, predict
+from anydevice.sizes import UNSET, size_text
+from anydevice.tables import Table, plain_text
+
+if TYPE_CHECKING:
+    from anydevice.sweep.grid import Run
+    from anydevice.sweep.sweep import Sweep
+
+ON_CPU = "on the CPU"
+STEPS = 2  # the second has the optimizer's state beside the rest
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """What one run takes; `why_not` where it could not be planned."""
+
+    run: Run
+    fits: bool | None = None
+    device_bytes: int | None = None
+    time: Prediction | None = None
+    why_not: str = ""
+    largest: Largest | None = None  # of the batch sizes, where they were asked for
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "key": self.run.key,
+            "parameters": self.run.parameters,
+            "fits": self.fits,
+            "device_bytes": self.device_bytes,
+            "time": self.time.to_dict() if self.time else None,
+            "why_not": self.why_not or None,
+            "largest_batch": self.largest and self.largest.batch,
+        }
+
+
+@dataclass
+class SweepPlan:
+    """All runs, in the sweep's order. `fits` is false if one that was planned does not."""
+
+    gpu: str
+    parameters: list[str]
+    plans: list[RunPlan]
+
+    @property
+    def fits(self) -> bool:
+        """Whether each run fits that uses the GPU."""
+        return not self.too_large
+
+    @property
+    def too_large(self) -> list[Run]:
+        """The runs that do not fit."""
+        return [plan.run for plan in self.plans if plan.fits is False]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        plans = [plan.to_dict() for plan in self.plans]
+        return {"gpu": self.gpu, "fits": self.fits, "runs": plans}
+
+    def table(self) -> Table:
+        """One row for each run; those that do not fit first."""
+        figures = ["device bytes", "step"]
+        figures += ["largest batch"] * any(plan.largest for plan in self.plans)
+        table = Table((*self.parameters, "fits", *figures), right=figures)
+        table.title = f"{len(self.plans)} runs on {card(self.gpu).name}: {self._sentence()}"
+        for plan in sorted(self.plans, key=lambda plan: plan.fits is not False):
+            values = (plan.run.parameters.get(name, UNSET) for name in self.parameters)
+            fits = {True: "yes", False: "NO", None: plan.why_not}[plan.fits]
+            time = duration(plan.time.seconds) if plan.time else UNSET
+            row = [*map(str, values), fits, size_text(plan.device_bytes), time]
+            if len(figures) > 2:
+                row.append(f"{plan.largest.batch:,}" if plan.largest else UNSET)
+            table.rows.append(row)
+        return table
+
+    def _sentence(self) -> str:
+        number = len(self.too_large)
+        answer = (
+            f"{number if number > 1 else 'one'} will not fit" if number else "none is too large"
+        )
+        unknown = sum(plan.fits is None and plan.why_not != ON_CPU for plan in self.plans)
+        return f"{answer}, {unknown} could not be planned" if unknown else answer
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield self.table()
+
+    def __repr__(self) -> str:
+        return plain_text(self, width=120)
+
+    def _repr_html_(self) -> str:
+        return self.table().html()
+
+
+def plan_sweep(
+    sweep: Sweep, gpu: str, *, batch_arg: str | None = None, assume_zeros: bool = False
+) -> SweepPlan:
+    """Runs the first steps of each run on a hollow GPU of this kind, one run after another."""
+    if sweep.experiment is None:
+        raise UsageError("expected a sweep with an experiment to plan, got one to track().")
+    if batch_arg is not None:
+        _check_batch(sweep, batch_arg)
+    kind = card(gpu).kind
+    planning = _Planning(sweep.experiment, sweep.seed, kind, batch_arg, assume_zeros)
+    return SweepPlan(kind, sweep.parameters, [planning.of(run) for run in sweep.runs])
+
+
+def _check_batch(sweep: Sweep, name: str) -> None:
+    for run in sweep.runs:
+        size = run.parameters.get(name)
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise UsageError(
+                f"expected a parameter of every run with its batch size as batch_arg, got {name!r},"
+                f" which is {size!r} in ({run})."
+            )
+
+
+@dataclass
+class _Planning:
+    """Plans run after run; those that differ in their batch size alone share one search."""
+
+    experiment: Callable[[Run], Any]
+    seed: int
+    gpu: str
+    batch_arg: str | None
+    assume_zeros: bool
+    searched: dict[str, Largest] = field(default_factory=dict)
+
+    def of(self, run: Run) -> RunPlan:
+        """What it takes, and where that is wanted the largest batch."""
+        if run.parameters.get("device") == "cpu":
+            return RunPlan(run, why_not=ON_CPU)
+        try:
+            found = self._hollow(run)
+            assert found
+            largest = self._largest(run, found) if self.batch_arg else None
+        except UsageError as error:
+            return RunPlan(run, why_not=str(error))
+        time = predict(found.work, found.card, found.samples) if found.work else None
+        return RunPlan(run, found.fits, found.device_bytes, time, largest=largest)
+
+    def _hollow(self, run: Run, *, only_if_it_fits: bool = False) -> HollowRun | None:
+        running = partial(
+            hollow_run,
+            partial(_to_its_end, self.experiment, run, self.seed),
+            self.gpu,
+            steps=STEPS,
+            assume_zeros=self.assume_zeros,
+            name=f"the run {run}",
+            only_if_it_fits=only_if_it_fits,
+        )
+        return isolated(running)
+
+    def _largest(self, run: Run, found: HollowRun) -> Largest:
+        name = str(self.batch_arg)
+        others = type(run)({**run.parameters, name: 1}).key
+        if others not in self.searched:
+
+            def fitting(batch: int) -> HollowRun | None:
+                larger = type(run)({**run.parameters, name: batch})
+                return self._hollow(larger, only_if_it_fits=True)
+
+            search = Search(fitting, found.card.memory - found.context, name)
+            self.searched[others] = search.largest(run.parameters[name], found)
+        return self.searched[others]
+
+
+def _to_its_end(experiment: Callable[[Run], Any], run: Run, seed: int) -> None:
+    """The experiment as the sweep would call it; one that yields is asked for all it has."""
+    with TemporaryDirectory() as folder:
+        result = experiment(run.inside(Path(folder), seed))
+        if isinstance(result, Iterator):
+            for _ in result:
+                pass

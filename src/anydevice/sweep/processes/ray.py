@@ -1,0 +1,186 @@
+"""The same sweep on a Ray cluster: runs are its tasks, and their records come to the driver."""
+
+import base64
+import platform
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from anydevice.errors import UsageError
+from anydevice.notices import log
+from anydevice.sweep.grid import Run
+from anydevice.sweep.processes import worker
+from anydevice.sweep.processes.places import gpu_of
+from anydevice.sweep.processes.runner import BETWEEN, Order, Watcher
+from anydevice.sweep.records.claims import Claim, claim
+from anydevice.sweep.records.records import Record, folder_of, read, write
+from anydevice.sweep.records.surroundings import versions
+from anydevice.sweep.records.tracker import Tracker
+
+ATTEMPTS = 2  # of a run whose process or machine went away
+
+
+def ray_here() -> Any:
+    """The package ray, and a cluster: the one of RAY_ADDRESS, or one on this machine."""
+    try:
+        import ray
+    except ImportError:
+        raise UsageError(
+            "expected the package ray for engine='ray', got none: pip install 'anydevice[ray]'."
+        ) from None
+    if not ray.is_initialized():
+        ray.init(log_to_driver=False, configure_logging=False)
+    return ray
+
+
+def do(
+    order: Order, watcher: Watcher, runs: Sequence[Run], workers: int | None, gpus: float | None
+) -> None:
+    """Does the runs on the cluster; each has a CPU, and `gpus` GPUs if it is for one."""
+    if order.halving:
+        raise UsageError("expected no stop= with engine='ray', which does not ask in between.")
+    for run in runs:
+        if (gpu_of(run) or -1) > 0:
+            raise UsageError(
+                f"expected device='cuda' for runs on a cluster, which gives them their GPU, got "
+                f"{run.device!r}."
+            )
+    _Driver(ray_here(), order, watcher, workers, gpus).do(runs)
+
+
+class _Driver:
+    """Hands out runs to the cluster, and writes down what they send."""
+
+    def __init__(
+        self, ray: Any, order: Order, watcher: Watcher, workers: int | None, gpus: float | None
+    ) -> None:
+        from ray.util.queue import Queue
+
+        self.ray, self.order, self.watcher = ray, order, watcher
+        there = ray.cluster_resources()
+        self.gpus = (1.0 if gpus is None else gpus) if there.get("GPU") else 0.0
+        self.workers = workers or max(1, int(there.get("CPU", 1)))
+        self.mail = Queue(actor_options={"num_cpus": 0})
+        self.task = ray.remote(max_calls=1, max_retries=0)(carry)  # a process for each run
+        self.running: dict[Any, tuple[Run, Claim]] = {}
+        self.attempts: dict[str, int] = {}
+
+    def do(self, runs: Sequence[Run]) -> None:
+        """Returns when all runs are done."""
+        self.waiting = deque(runs)
+        try:
+            while self.waiting or self.running:
+                while self.waiting and len(self.running) < self.workers:
+                    self._start(self.waiting.popleft())
+                self._hear_all()
+                self.watcher.tick()
+        finally:
+            for task in self.running:
+                self.ray.cancel(task, force=True)
+            self.mail.shutdown(force=True)
+
+    def _start(self, run: Run) -> None:
+        folder = self.order.folder
+        held = claim(folder, run.key)
+        if held is None:
+            log.warning(f"anydevice: ({run}) is under way in another sweep, and left to it.")
+            return
+        if not worker.again(read(folder, run.key), self.order.retry_failed):
+            return held.release()
+        gpus = self.gpus if gpu_of(run) is not None else 0.0
+        job = {
+            "folder": str(folder.absolute()),
+            "parameters": run.parameters,
+            "seed": self.order.seed,
+            "about": self.order.about,
+            "threads": 1,
+            "visible": None,
+            "current": None,
+            "share": gpus if 0 < gpus < 1 else 1.0,
+            "path": sys.path,
+            "experiment": {
+                **vars(self.order.experiment),
+                "data": base64.b64encode(self.order.experiment.data).decode(),
+            },
+        }
+        task = self.task.options(num_cpus=1, num_gpus=gpus).remote(job, self.mail)
+        self.running[task] = run, held
+        self.watcher.started(run)
+
+    def _hear_all(self) -> None:
+        """Writes what has come, then looks which runs have ended: nothing of theirs is later."""
+        ended, _ = self.ray.wait(list(self.running), timeout=BETWEEN) if self.running else ([], [])
+        for record in self.mail.get_nowait_batch(self.mail.qsize()):
+            self._write(Record(**record))
+        for task in ended:
+            run, held = self.running.pop(task)
+            try:
+                self.ray.get(task)
+            except self.ray.exceptions.RayError as error:
+                self._lost(run, error)
+            else:
+                self._tell_ended(run)
+            held.release()
+
+    def _write(self, record: Record) -> None:
+        before = read(self.order.folder, record.key)
+        write(self.order.folder, record)
+        if len(record.epochs) > (len(before.epochs) if isinstance(before, Record) else 0):
+            self.watcher.epoch(Run(record.parameters), record.last)
+
+    def _lost(self, run: Run, error: Exception) -> None:
+        """Its process or machine has gone: once is no fault of the run."""
+        self.attempts[run.key] = self.attempts.get(run.key, 1) + 1
+        why = str(error).strip().splitlines()[0]
+        if self.attempts[run.key] <= ATTEMPTS:
+            log.warning(f"anydevice: ({run}) is begun again, because its process went away: {why}")
+            return self.waiting.append(run)
+        there = read(self.order.folder, run.key)
+        kept = there if isinstance(there, Record) else Record(run.key, run.parameters)
+        write(self.order.folder, replace(kept, state="failed", error=str(error)))
+        self._tell_ended(run)
+
+    def _tell_ended(self, run: Run) -> None:
+        there = read(self.order.folder, run.key)
+        if isinstance(there, Record):
+            self.watcher.ended(run, there)
+
+
+# ---- in the task ----
+
+
+class Mailed(Tracker):
+    """A run's record, sent to the driver instead of written."""
+
+    def __init__(
+        self, run: Run, job: dict[str, Any], send: Callable[[dict[str, Any]], None]
+    ) -> None:
+        about = {**job["about"], "host": platform.node(), "versions": versions()}
+        super().__init__(run, Path(job["folder"]), about, own_process=True)
+        self._send = send
+
+    def _keep(self, **changes: Any) -> None:
+        self._record = replace(self._record, seconds=perf_counter() - self._begin, **changes)
+        self._send(vars(self._record))
+
+
+def carry(job: dict[str, Any], mail: Any) -> None:
+    """Does one run, in a process of the cluster."""
+    sys.path.extend(place for place in job["path"] if place not in sys.path)
+    key = Run(job["parameters"]).key
+    own = folder_of(Path(job["folder"]), key)
+    with suppress(OSError):  # another machine, without the driver's disk
+        own.mkdir(parents=True, exist_ok=True)
+    run = Run(job["parameters"]).inside(own, job["seed"])
+    if not torch.cuda.is_available():  # a cluster may count other things as GPUs
+        job["share"] = 1.0
+    follow = Mailed(run, job, mail.put)
+    follow.start()
+    worker.carry_out(job, run, follow)

@@ -1,0 +1,145 @@
+"""A process that has imported torch and done nothing with it, and forks a process for each run.
+
+A run so starts in milliseconds, from a clean state, and gives all its memory back. It is started
+by anydevice.sweep.processes.pool.
+"""
+
+import atexit
+import gc
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from contextlib import suppress
+from multiprocessing import reduction
+from multiprocessing.connection import Connection, wait
+from typing import Any, NoReturn
+
+MANY = 3  # runs
+GRACE = 10.0  # seconds that a run has to write its checkpoint when the sweep ends before it
+
+
+class Server:
+    """Forks runs as they are ordered, and tells how they ended."""
+
+    def __init__(self, control: Connection) -> None:
+        self.control = control
+        self.runs: dict[int, int] = {}  # process id: number of the run
+        self.wakes, wakeup = socket.socketpair()
+        for end in (self.wakes, wakeup):
+            end.setblocking(False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wakeup.fileno(), warn_on_full_buffer=False)
+        self._wakeup = wakeup
+
+    def serve(self) -> tuple[bytes, Connection] | None:
+        """Returns the order, in the process of a run; None where all is over."""
+        while True:
+            for ready in wait([self.control, self.wakes]):
+                if ready is self.wakes:
+                    self.wakes.recv(4096)
+                    self.tell_ended()
+                    continue
+                try:
+                    order = self.control.recv_bytes()
+                    line = Connection(reduction.recv_handle(self.control))
+                except (EOFError, OSError):
+                    self.end_all()
+                    return None
+                if self.forked(json.loads(order)["number"]):
+                    return order, line
+                line.close()
+
+    def forked(self, number: int) -> bool:
+        """True in the new process, which is rid of what is the server's."""
+        if number == MANY:
+            _import_what_optimizers_need()
+        pid = os.fork()
+        if pid:
+            self.runs[pid] = number
+            return False
+        os.setpgid(0, 0)  # so that what it starts ends with it
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        self.control.close()
+        self.wakes.close()
+        self._wakeup.close()
+        return True
+
+    def tell_ended(self) -> None:
+        """Tells of every process that has ended, and ends what it left running."""
+        while self.runs:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                return
+            _kill_group(pid, signal.SIGKILL)
+            number = self.runs.pop(pid)
+            code = os.waitstatus_to_exitcode(status)
+            with suppress(OSError):  # nobody listens any more
+                self.control.send_bytes(json.dumps({"number": number, "code": code}).encode())
+
+    def end_all(self) -> None:
+        """Asks the runs to end, and makes them."""
+        for pid in self.runs:
+            _kill_group(pid, signal.SIGTERM)
+        deadline = time.monotonic() + GRACE
+        while self.runs and time.monotonic() < deadline:
+            self.tell_ended()
+            time.sleep(0.01)
+        for pid in self.runs:
+            _kill_group(pid, signal.SIGKILL)
+
+
+def _kill_group(pid: int, number: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        return os.killpg(pid, number)
+    with suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)  # before its setpgid
+
+
+def _import_torch(machine: dict[str, Any] | None) -> None:
+    """torch, on the virtual GPUs of the process that asks, if it has any."""
+    if machine:
+        from anydevice.virtual.machine import machine as wanted
+        from anydevice.virtual.process import import_hook
+
+        if "ANYDEVICE_VIRTUAL" not in os.environ:
+            return import_hook.import_torch(wanted(**machine))
+    import torch  # noqa: F401
+
+
+def _import_what_optimizers_need() -> None:
+    """An optimizer imports 800 modules, in a second: once for all runs, where there are many."""
+    import torch._dynamo  # noqa: F401
+
+    gc.freeze()  # a run's collections would touch, and so copy, all these objects
+
+
+def main(descriptor: int) -> None:
+    """Serves until the other end of the connection closes."""
+    control = Connection(descriptor)
+    setting = json.loads(control.recv_bytes())
+    _import_torch(setting["machine"])
+
+    from anydevice.sweep.processes import worker
+    from anydevice.train import trial  # noqa: F401
+
+    parent = os.getpid()
+    gc.freeze()
+    job = Server(control).serve()
+    if job:
+        sys.argv[:] = setting["argv"]
+        _end(worker.main(parent, *job))
+
+
+def _end(code: int) -> NoReturn:
+    """Ends a run's process without taking all its modules apart, which lasts longer than a fork."""
+    try:
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+    finally:
+        os._exit(code)

@@ -1,0 +1,66 @@
+"""Which process has a run: a lock on a file in its folder, which goes when the process does."""
+
+import fcntl
+import os
+import weakref
+from pathlib import Path
+
+from anydevice.sweep.records.records import LOCK, folder_of, told
+
+
+class Claim:
+    """A run that this process alone may write to, until `release()` or its end."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor: int | None = descriptor
+        _held.add(self)
+
+    def release(self) -> None:
+        """Lets others have it."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+_held: "weakref.WeakSet[Claim]" = weakref.WeakSet()
+
+
+def claim(folder: Path, key: str) -> Claim | None:
+    """The run for this process, or None while another one has it."""
+    path = folder_of(folder, key) / LOCK
+    with told(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    if _lock(descriptor):
+        return Claim(descriptor)
+    os.close(descriptor)
+    return None
+
+
+def is_claimed(folder: Path, key: str) -> bool:
+    """Whether a living process has the run."""
+    try:
+        descriptor = os.open(folder_of(folder, key) / LOCK, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        return not _lock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _forked() -> None:
+    """A child, such as a DataLoader's worker that outlives the run, does not keep it claimed."""
+    for held in list(_held):
+        held.release()
+
+
+os.register_at_fork(after_in_child=_forked)

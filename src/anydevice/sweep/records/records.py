@@ -1,0 +1,254 @@
+"""The records of a sweep on disk: a folder a run, and in it a file of JSON that is always whole.
+
+FOLDER/sweep.json names the sweep; FOLDER/runs/<key>/record.json is one run, as far as it got.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from anydevice.errors import UsageError
+from anydevice.files import write_whole
+from anydevice.sweep.records.storable import lenient, strict
+
+SWEEP_FORMAT, RUN_FORMAT = "anydevice sweep 1", "anydevice run 1"
+SWEEP, RUNS, RECORD, LOCK = "sweep.json", "runs", "record.json", "lock"
+STATES = ("running", "done", "failed", "stopped")
+
+
+class RecordError(OSError):
+    """A record could not be written; the text says which, and that those before it are intact."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One run: its parameters, every epoch's figures, how it ended, and on what it ran.
+
+    `state` is "running" (or interrupted: then nobody holds its lock), "done", "failed" (then
+    `error` is the traceback) or "stopped" (early, by halving).
+    """
+
+    key: str
+    parameters: dict[str, Any]
+    state: str = "running"
+    error: str | None = None
+    epochs: list[dict[str, Any]] = field(default_factory=list)
+    started: str = ""
+    seconds: float | None = None
+    device: str | None = None
+    device_name: str | None = None
+    virtual: bool = False
+    peak_bytes: int | None = None
+    seed: int | None = None
+    git: dict[str, Any] | None = None
+    versions: dict[str, Any] = field(default_factory=dict)
+    host: str | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has come to an end, good or bad."""
+        return self.state != "running"
+
+    @property
+    def last(self) -> dict[str, Any]:
+        """The last epoch's figures; empty before the first."""
+        return self.epochs[-1] if self.epochs else {}
+
+
+@dataclass(frozen=True)
+class Damaged:
+    """A record that cannot be read, and why."""
+
+    path: Path
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path} is damaged ({self.reason}); it is left as it is."
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """What sweep.json says: the parameters in their order, the experiment, the runs in theirs."""
+
+    parameters: list[str] = field(default_factory=list)
+    experiment: str | None = None
+    runs: list[str] = field(default_factory=list)
+
+
+NAMES = {each.name for each in fields(Record)}
+TYPES = {"key": str, "parameters": dict, "state": str, "epochs": list}
+
+
+def folder_of(folder: Path, key: str) -> Path:
+    """Where a run has its record, its output, and what its experiment puts there."""
+    return folder / RUNS / key
+
+
+def write(folder: Path, record: Record) -> None:
+    """Puts the record on the disk, over an earlier state of the same run."""
+    path = folder_of(folder, record.key) / RECORD
+    _write(path, {"format": RUN_FORMAT, **vars(record)})
+
+
+def read(folder: Path, key: str) -> Record | Damaged | None:
+    """The record of one run; None if there is none."""
+    path = os.path.join(folder, RUNS, key, RECORD)  # thousands of them: Path would take longer
+    try:
+        with open(path, "rb") as file:
+            text = file.read()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return Damaged(Path(path), str(error))
+    return _record(path, key, text)
+
+
+def read_all(folder: str | Path) -> tuple[list[Record], list[Damaged]]:
+    """Every run of a sweep in the sweep's order, and the files that cannot be read."""
+    folder = Path(folder)
+    damaged = []
+    try:
+        order = {key: place for place, key in enumerate(read_sheet(folder).runs)}
+    except SheetError as error:
+        order = {}
+        damaged.append(Damaged(folder / SWEEP, error.reason))
+    found = [read(folder, key) for key in _keys(folder)]
+    damaged += [each for each in found if isinstance(each, Damaged)]
+    records = [each for each in found if isinstance(each, Record)]
+    records.sort(key=lambda record: (order.get(record.key, len(order)), record.started, record.key))
+    return records, damaged
+
+
+class SheetError(UsageError):
+    """sweep.json cannot be read."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"expected {path} as it was written, got a damaged one ({reason}).")
+        self.reason = reason
+
+
+def read_sheet(folder: Path) -> Sheet:
+    """What the folder's sweep is; a folder without one is wrong use."""
+    path = folder / SWEEP
+    try:
+        text = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        what = "which is a file" if folder.is_file() else "which does not exist"
+        what = "which has no sweep.json" if folder.is_dir() else what
+        raise UsageError(f"expected the folder of a sweep, got {folder}, {what}.") from error
+    except OSError as error:
+        raise SheetError(path, str(error)) from error
+    try:
+        entry = json.loads(text)
+        if entry["format"] != SWEEP_FORMAT:
+            raise ValueError(f"its format is {entry['format']!r}, not {SWEEP_FORMAT!r}")
+        return Sheet(list(entry["parameters"]), entry["experiment"], list(entry.get("runs", [])))
+    except (ValueError, KeyError, TypeError) as error:
+        raise SheetError(path, _why(error)) from error
+
+
+def enter(folder: Path, sheet: Sheet) -> Sheet:
+    """Makes the folder this sweep's, or joins it if it is; the folder of another is wrong use."""
+    refuse_file(folder)
+    with told(folder):
+        (folder / RUNS).mkdir(parents=True, exist_ok=True)
+        with locked(folder / LOCK):
+            there = read_sheet(folder) if (folder / SWEEP).exists() else None
+            if there is None and next(_keys(folder), None):
+                raise UsageError(f"expected {SWEEP} beside the runs in {folder}, got none.")
+            together = _joined(folder, there, sheet) if there else sheet
+            if together != there:
+                _write(folder / SWEEP, {"format": SWEEP_FORMAT, **vars(together)})
+    return together
+
+
+def refuse_file(folder: Path) -> None:
+    """A file cannot have a sweep's records."""
+    if folder.is_file():
+        raise UsageError(f"expected a folder for the records, got {folder}, which is a file.")
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Inside the block no other process is in one with the same file."""
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _joined(folder: Path, there: Sheet, sheet: Sheet) -> Sheet:
+    for what, theirs, ours in (
+        ("experiment", there.experiment, sheet.experiment),
+        ("parameters", ", ".join(there.parameters), ", ".join(sheet.parameters)),
+    ):
+        if theirs != ours and None not in (theirs, ours):
+            raise UsageError(
+                f"expected the folder of this sweep, got {folder}, which has another one's runs: "
+                f"its {what} {_be(what)} {theirs}, not {ours}. Name another folder."
+            )
+    runs = list(dict.fromkeys([*there.runs, *sheet.runs]))
+    return Sheet(there.parameters, there.experiment or sheet.experiment, runs)
+
+
+def _be(what: str) -> str:
+    return "are" if what.endswith("s") else "is"
+
+
+def _keys(folder: Path) -> Iterator[str]:
+    with os.scandir(folder / RUNS) if (folder / RUNS).is_dir() else _nothing() as entries:
+        for entry in entries:
+            if not entry.name.startswith(".") and entry.is_dir():
+                yield entry.name
+
+
+@contextmanager
+def _nothing() -> Iterator[Sequence[Any]]:
+    yield ()
+
+
+def _record(path: str, key: str, text: bytes) -> Record | Damaged:
+    try:
+        entry = json.loads(text)
+        if entry.pop("format") != RUN_FORMAT:
+            raise ValueError(f"expected the format {RUN_FORMAT!r}")
+        for name, kind in TYPES.items():
+            if not isinstance(entry[name], kind):
+                raise ValueError(f"expected {name} to be a {kind.__name__}")
+        if entry["state"] not in STATES or not all(isinstance(e, dict) for e in entry["epochs"]):
+            raise ValueError("expected a state and epochs of a run")
+        if entry["key"] != key:
+            raise ValueError(f"it is the record of run {entry['key']}")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return Damaged(Path(path), _why(error))
+    if b'"NaN"' in text or b'Infinity"' in text:
+        entry["epochs"] = lenient(entry["epochs"])
+    return Record(**{name: value for name, value in entry.items() if name in NAMES})
+
+
+def _why(error: Exception) -> str:
+    return f"{error} is missing" if isinstance(error, KeyError) else str(error)
+
+
+def _write(path: Path, entry: dict[str, Any]) -> None:
+    with told(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps(strict(entry), ensure_ascii=False).encode())
+
+
+@contextmanager
+def told(path: Path) -> Iterator[None]:
+    """An error of the disk as a sentence that names the file and says what is lost: nothing."""
+    try:
+        yield
+    except RecordError:
+        raise
+    except OSError as error:
+        raise RecordError(
+            f"{path} could not be written ({error.strerror or error}); the records before it are "
+            "intact. Make room or name another folder, and run again."
+        ) from error

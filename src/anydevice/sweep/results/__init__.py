@@ -1,0 +1,1 @@
+"""A sweep's results: tables, the live view, TensorBoard."""

@@ -1,0 +1,295 @@
+"""What a sweep found out: its records as a table, CSV, JSON, pandas, polars, TensorBoard."""
+
+import csv
+import difflib
+import io
+import json
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+from importlib import import_module
+from pathlib import Path
+from statistics import median
+from typing import Any, overload
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from anydevice.errors import UsageError
+from anydevice.files import write_whole
+from anydevice.sizes import UNSET
+from anydevice.sweep.grid import Run
+from anydevice.sweep.ranking import badness, compared_by, more_is_better
+from anydevice.sweep.records.claims import is_claimed
+from anydevice.sweep.records.records import SWEEP, Damaged, Record, read_all, read_sheet
+from anydevice.sweep.records.storable import is_number, strict
+from anydevice.sweep.results.live import duration_text, reason
+from anydevice.tables import Table, plain_text
+
+EPOCH_DURATION, RUN_DURATION = "epoch duration", "run duration"
+LEADING = ("loss", "accuracy")
+BEST = "*"
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Results(Sequence[Record]):
+    """The runs of a sweep, in its order: a sequence of records that shows itself as a table.
+
+    >>> results = Results.of("runs/first")
+    >>> results.table(sort="accuracy")
+    >>> results.best("accuracy").parameters
+    """
+
+    folder: Path
+    records: list[Record]
+    damaged: list[Damaged]
+    parameters: list[str]
+
+    @classmethod
+    def of(cls, folder: str | Path) -> "Results":
+        """What a sweep's folder has by now."""
+        folder = Path(folder)
+        records, damaged = read_all(folder)
+        known = [] if folder / SWEEP in {d.path for d in damaged} else read_sheet(folder).parameters
+        names = dict.fromkeys([*known, *(name for r in records for name in r.parameters)])
+        return cls(folder, records, damaged, list(names))
+
+    def only(self, runs: Iterable[Run]) -> "Results":
+        """Those of these runs, in their order."""
+        of = {record.key: record for record in self.records}
+        keys = [run.key for run in runs]
+        damaged = [d for d in self.damaged if d.path.parent.name in keys]
+        return Results(self.folder, [of[k] for k in keys if k in of], damaged, self.parameters)
+
+    # ---- one by one ----
+
+    @overload
+    def __getitem__(self, place: int) -> Record: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Record]: ...
+    def __getitem__(self, place: int | slice) -> Record | list[Record]:
+        return self.records[place]
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records)
+
+    @property
+    def failed(self) -> list[Record]:
+        """Those that failed; each has its `error`."""
+        return [record for record in self.records if record.state == "failed"]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every run came to a good end, and every record can be read."""
+        ended = all(record.state in ("done", "stopped") for record in self.records)
+        return ended and not self.damaged
+
+    def best(self, by: str | None = None) -> Record:
+        """The run whose last epoch has the best of this figure."""
+        name = self._figure(by)
+        ended = [record for record in self.records if name in record.last]
+        if not ended:
+            raise UsageError(f"expected runs with figures in {self.folder}, got none yet.")
+        return min(ended, key=lambda record: badness(name, record.last[name]))
+
+    # ---- all of them ----
+
+    @cached_property
+    def figures(self) -> list[str]:
+        """What was measured, in the order of the table."""
+        seen = dict.fromkeys(name for r in self.records for epoch in r.epochs for name in epoch)
+        leading = [name for name in LEADING if name in seen]
+        return [*leading, *(n for n in seen if n not in (*LEADING, "epoch", "seconds"))]
+
+    def rows(self, sort: str | None = None, *, every_epoch: bool = False) -> list[Row]:
+        """A dictionary a run, or one an epoch: run, epoch, figures, durations, parameters.
+
+        `sort` is any of them: the best first, or the least where none is better than another;
+        `sort="-lr"` is the other way round.
+        """
+        places = {record.key: number for number, record in enumerate(self.records, 1)}
+        states = self._states()
+        rows = [
+            self._row(places[record.key], states.get(record.key), record, epoch)
+            for record in self.records
+            for epoch in (record.epochs if every_epoch else [_whole(record)])
+        ]
+        return rows if sort is None else self._sorted(rows, sort)
+
+    def table(self, sort: str | None = None, *, every_epoch: bool = False) -> Table:
+        """For a terminal or a notebook; a * marks the best of each device."""
+        return tabled(self.rows(sort, every_epoch=every_epoch), self._judged(sort))
+
+    def to_json(self) -> str:
+        """Everything, for a program."""
+        everything = {
+            "folder": str(self.folder),
+            "parameters": self.parameters,
+            "runs": [vars(record) for record in self.records],
+            "damaged": [{"path": str(d.path), "reason": d.reason} for d in self.damaged],
+        }
+        return json.dumps(strict(everything), indent=2, ensure_ascii=False)
+
+    def to_csv(self, path: str | Path) -> Path:
+        """Writes a line an epoch."""
+        rows = self.rows(every_epoch=True)
+        page = io.StringIO(newline="")
+        writer = csv.DictWriter(page, list(dict.fromkeys(name for row in rows for name in row)))
+        writer.writeheader()
+        writer.writerows(rows)
+        write_whole(Path(path), page.getvalue().encode())
+        return Path(path)
+
+    def to_pandas(self, *, every_epoch: bool = False) -> Any:
+        """A pandas.DataFrame of the rows."""
+        return needed("pandas").DataFrame(self.rows(every_epoch=every_epoch))
+
+    def to_polars(self, *, every_epoch: bool = False) -> Any:
+        """A polars.DataFrame of the rows."""
+        rows = self.rows(every_epoch=every_epoch)
+        return needed("polars").DataFrame(rows, infer_schema_length=None, strict=False)
+
+    def to_tensorboard(self, folder: str | Path) -> Path:
+        """Writes a TensorBoard run for each run, its hyperparameters in it."""
+        from anydevice.sweep.results.tensorboard import write_runs
+
+        return write_runs(self, Path(folder))
+
+    def report(self, path: str | Path | None = None) -> Path:
+        """Writes a page with pictures: FOLDER/report.html, or another file."""
+        from anydevice.sweep.page.page import report
+
+        return report(self.folder, path)
+
+    # ---- how ----
+
+    def _row(self, number: int, state: str | None, record: Record, epoch: Row) -> Row:
+        row = {"run": number, **({"state": state} if state else {}), "epoch": epoch.get("epoch")}
+        row |= {name: epoch.get(name) for name in self.figures}
+        row[EPOCH_DURATION], row[RUN_DURATION] = epoch.get("seconds"), record.seconds
+        for name in self.parameters:  # one that is named like a figure stands beside it
+            row[f"{name} (given)" if name in row else name] = record.parameters.get(name)
+        return row
+
+    def _states(self) -> dict[str, str]:
+        """How runs stand, where not all are done; a run that nobody works at was interrupted."""
+        if all(record.state == "done" for record in self.records):
+            return {}
+        states = {record.key: record.state for record in self.records}
+        for key in (key for key, state in states.items() if state == "running"):
+            states[key] = "running" if is_claimed(self.folder, key) else "interrupted"
+        return states
+
+    def _judged(self, sort: str | None) -> str | None:
+        by = sort.removeprefix("-") if sort else None
+        if by in self.figures:
+            return by
+        numbers = {name for r in self.records for name, v in r.last.items() if is_number(v)}
+        return compared_by(name for name in self.figures if name in numbers)
+
+    def _figure(self, by: str | None) -> str:
+        name = by or self._judged(None)
+        if name is None or name not in self.figures:
+            raise UsageError(
+                f"expected a figure among {', '.join(self.figures) or 'none yet'}, got {by!r}."
+            )
+        return name
+
+    def _sorted(self, rows: list[Row], sort: str) -> list[Row]:
+        name = sort.removeprefix("-")
+        columns = list(dict.fromkeys(name for row in rows for name in row))
+        if name not in columns and not self.figures:
+            return rows  # nothing is measured yet, or all has failed
+        if name not in columns:
+            near = difflib.get_close_matches(name, columns, 1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(columns)}."
+            raise UsageError(f"expected a column to sort by, got {name!r}: {hint}")
+        better = name in self.figures and more_is_better(name)
+        there = [row for row in rows if not _is_missing(row[name])]
+        missing = [row for row in rows if _is_missing(row[name])]
+        there.sort(key=lambda row: _rank(row[name]), reverse=better != sort.startswith("-"))
+        return there + missing
+
+    def shown(self, sort: str | None = None, *, every_epoch: bool = False) -> RenderableType:
+        """The table, and under it what it does not say."""
+        return Group(self.table(sort, every_epoch=every_epoch), *map(Text, self._untold()))
+
+    def __rich__(self) -> RenderableType:
+        return self.shown()
+
+    def __str__(self) -> str:
+        return plain_text(self)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        lines = "".join(f"<p>{escape(line)}</p>" for line in self._untold())
+        return self.table().html() + lines
+
+    def _untold(self) -> list[str]:
+        """The failures, and what is damaged: a table does not say why."""
+        failed = ((n, r) for n, r in enumerate(self, 1) if r.state == "failed")
+        lines = [f"run {number} failed: {reason(record)}" for number, record in failed]
+        return [*lines, *map(str, self.damaged)]
+
+
+def _whole(record: Record) -> Row:
+    """The last epoch's figures, with the median of all epochs' durations."""
+    durations = [epoch["seconds"] for epoch in record.epochs if is_number(epoch.get("seconds"))]
+    return {**record.last, "seconds": median(durations)} if durations else record.last
+
+
+def tabled(rows: list[Row], judged: str | None) -> Table:
+    """Rows as a table; a * marks the best of each device by the figure `judged`."""
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    best = _best_of_each_device(rows, judged) if judged else set()
+    right = [c for c in columns if any(isinstance(row.get(c), (int, float)) for row in rows)]
+    cells = [
+        [_text(column, row.get(column)) + (mark if column == judged else "") for column in columns]
+        for place, row in enumerate(rows)
+        for mark in [BEST if place in best else ""]
+    ]
+    return Table(columns, list(cells), right=right)
+
+
+def needed(package: str) -> Any:
+    """A package that is not among the dependencies."""
+    try:
+        return import_module(package)
+    except ImportError as error:
+        sentence = f"expected the package {package}, got none: pip install {package}."
+        raise UsageError(sentence) from error
+
+
+def _best_of_each_device(rows: list[Row], judged: str) -> set[int]:
+    best: dict[Any, int] = {}
+    for place, row in enumerate(rows):
+        device, own = str(row.get("device")), badness(judged, row.get(judged))
+        other = best.get(device)
+        if own < math.inf and (other is None or own < badness(judged, rows[other][judged])):
+            best[device] = place
+    return set(best.values())
+
+
+def _text(column: str, value: Any) -> str:
+    if value is None:
+        return UNSET
+    if column in (EPOCH_DURATION, RUN_DURATION):
+        return duration_text(value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def _rank(value: Any) -> tuple[bool, Any]:
+    """Numbers before text, each in its order."""
+    number = isinstance(value, (int, float))
+    return (not number, value if number else str(value))

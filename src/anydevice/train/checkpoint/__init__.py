@@ -1,0 +1,1 @@
+"""What survives a kill: checkpoints, whole or in shards, and how a run resumes from them."""

@@ -1,0 +1,124 @@
+"""Going on exactly where a run was interrupted: the same weights, numbers and batches follow."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from anydevice.devices.move import move
+from anydevice.notices import log
+from anydevice.train.callbacks.callback import Callback
+from anydevice.train.checkpoint.checkpoints import (
+    SHARDS,
+    CheckpointError,
+    Checkpoints,
+    asked_to_end,
+    read,
+)
+from anydevice.train.data.random_state import random_state, set_random_state
+from anydevice.train.distributed.ending import Ending, EndingTogether
+from anydevice.train.distributed.failing import Watch
+from anydevice.train.metrics import added
+from anydevice.train.ranks import Ranks
+
+if TYPE_CHECKING:
+    from anydevice.train.trial import Trial
+
+OWN = ("random", "random_of_epoch", "metrics")  # what a rank has for itself
+TERMINATED = 143  # as a process that died of SIGTERM
+
+
+class Keeper(Callback):
+    """Writes checkpoints, and starts a run from the newest that is there."""
+
+    def __init__(self, checkpoints: Checkpoints) -> None:
+        self.checkpoints = checkpoints
+        self.random: dict[str, Any] = {}
+        self.random_of_epoch: dict[str, Any] = {}
+
+    def go_on(self, trial: "Trial") -> None:
+        """Takes up the newest checkpoint, if there is one ahead of the trial."""
+        newest = self.checkpoints.newest()
+        if trial.ranks:
+            newest = trial.ranks.told(newest)
+        if newest is None or trial.job.step:
+            return
+        if trial.is_sharded and not (newest / SHARDS).exists():
+            raise CheckpointError(
+                f'expected a checkpoint in shards, for strategy="fsdp", got a whole one in {newest}'
+                ": name another folder."
+            )
+        state = of_this_rank(read(newest, trial.network), trial)
+        trial.set_state(state)
+        self.random, self.random_of_epoch = state["random"], state.get("random_of_epoch", {})
+        if not self.random_of_epoch:  # kept by Trial.save(), which does not look back
+            trial.job.batches = 0
+        set_random_state(self.random, trial.device, trial.train_data)
+        if trial.ranks is None or trial.ranks.first:
+            at = f"epoch {trial.epoch + 1}, step {trial.job.step}"
+            log.warning(f"anydevice: going on from {newest} ({at}).")
+
+    def rest(self, batches: Iterable[Any], trial: "Trial") -> Iterable[Any]:
+        """The epoch's batches after those that were trained on before the interruption."""
+        if not trial.job.batches:
+            self.random_of_epoch = random_state(trial.device, trial.train_data)
+            return batches
+        set_random_state(self.random_of_epoch, trial.device, trial.train_data)
+        rest = iter(batches)
+        for _ in range(trial.job.batches):
+            next(rest, None)
+        set_random_state(self.random, trial.device, trial.train_data)
+        return rest
+
+    @contextmanager
+    def listening(self, watch: Watch | None = None) -> Iterator[None]:
+        """Inside the block SIGTERM ends the run after the step that is under way."""
+        self._ending = EndingTogether(watch) if watch else Ending()
+        with asked_to_end(self._ending.ask):
+            yield
+
+    def on_step(self, trial: "Trial") -> None:  # noqa: D102
+        every = self.checkpoints.every
+        if self._ending.now() or (every and trial.job.step % every == 0):
+            self._write(trial)
+
+    def on_end_epoch(self, trial: "Trial") -> None:  # noqa: D102
+        self._ending.now()
+        self._write(trial)
+
+    def _write(self, trial: "Trial") -> None:
+        state = trial.state()
+        self.random = state["random"]
+        trial.write_to(self.checkpoints, of_all_ranks(state, self.random_of_epoch, trial.ranks))
+        if self._ending.decided:
+            raise SystemExit(TERMINATED)
+
+
+def of_all_ranks(
+    state: dict[str, Any], random_of_epoch: dict[str, Any], ranks: Ranks | None
+) -> dict[str, Any]:
+    """The state to keep: beside what all ranks have alike, what each has for itself."""
+    state = {**state, "random_of_epoch": random_of_epoch}
+    if ranks:
+        own = {name: state[name] for name in OWN}
+        state["ranks"] = ranks.gather(move(own, "cpu"))
+    return state
+
+
+def of_this_rank(state: dict[str, Any], trial: "Trial | None" = None) -> dict[str, Any]:
+    """The state to go on from; other ranks than wrote it share what those have measured."""
+    ranks = trial.ranks if trial else None
+    rank, world = (ranks.rank, ranks.world) if ranks else (0, 1)
+    wrote = state.pop("ranks", None) or [{name: state.get(name) for name in OWN}]
+    if len(wrote) == world:
+        return {**state, **wrote[rank]}
+    if rank < len(wrote):
+        state.update(wrote[rank])
+    elif trial:
+        # A rank that was not there draws its own numbers, but the data's generators are one.
+        for name in ("random", "random_of_epoch"):
+            if state[name]:
+                state[name] = random_state(trial.device) | {"data": state[name]["data"]}
+    measured = [own["metrics"] for own in wrote]
+    if measured[0] is not None:
+        state["metrics"] = added(measured) if rank == 0 else {}
+    return state

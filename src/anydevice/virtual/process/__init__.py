@@ -1,0 +1,1 @@
+"""How a program, and what it starts, gets its GPUs."""

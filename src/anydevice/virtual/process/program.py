@@ -1,0 +1,112 @@
+"""A process of `anydevice run`: GPUs as torch is imported, errors explained, a tally at the end."""
+
+import atexit
+import json
+import os
+import sys
+import threading
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from anydevice.errors import UsageError
+from anydevice.virtual import visible
+from anydevice.virtual.build import BuildError
+from anydevice.virtual.machine import Machine, machine
+from anydevice.virtual.process import tally
+from anydevice.virtual.process.import_hook import Finder
+from anydevice.virtual.process.trace import Trace
+
+_trace: Trace | None = None
+
+
+@cache
+def _asked() -> dict[str, Any]:
+    """What launch.py was asked for."""
+    asked: dict[str, Any] = json.loads(os.environ["ANYDEVICE_VIRTUAL"])
+    return asked
+
+
+def _machine() -> Machine:
+    asked = _asked()
+    return machine(asked["gpus"], asked["gpu"], memory=asked["memory"])
+
+
+def _is_main() -> bool:
+    """Whether this process is the program itself, not one that it started."""
+    return os.environ.get("ANYDEVICE_MAIN") == str(os.getpid())
+
+
+class _Boot(Finder):
+    """Ends the process where the GPUs cannot be had: the program was written for them."""
+
+    def _loaded_c(self, module: ModuleType) -> None:
+        try:
+            with visible.real_gpus_hidden(_asked()["hide_real_gpus"]):
+                super()._loaded_c(module)
+        except (UsageError, BuildError) as error:
+            print(f"anydevice: {error}", file=sys.stderr)
+            raise SystemExit(2) from None
+
+
+def finder() -> Any:
+    """Finds torch in this process."""
+    return _Boot(_machine(), when_whole=_start)
+
+
+def end() -> None:
+    """The last thing a process does: its trace is written, its tally told, or left to be told."""
+    if _trace and (_is_main() or _trace.file):
+        _trace.close()
+    if _is_main():
+        tally.tell(_machine(), os.environ["ANYDEVICE_REPORTS"])
+    elif "ANYDEVICE_REPORTS" in os.environ:  # children of pytest have nobody to tell
+        tally.leave(os.environ["ANYDEVICE_REPORTS"])
+
+
+def _start() -> None:
+    if not _is_main():
+        atexit.register(end)
+    _start_trace()
+    os.register_at_fork(after_in_child=_forked)
+    _explain_uncaught_errors()
+
+
+def _start_trace() -> None:
+    """In the file that was asked for; other processes have `trace.1234.json` beside it."""
+    global _trace
+    if _asked()["trace"]:
+        path = Path(_asked()["trace"])
+        own = path if _is_main() else path.with_suffix(f".{os.getpid()}{path.suffix}")
+        _trace = Trace(own)
+
+
+def _forked() -> None:
+    """A forked child counts and writes from nothing."""
+    tally.forget()
+    if _trace:
+        _trace.abandon()
+        _start_trace()
+
+
+def _explain_uncaught_errors() -> None:
+    print_error, print_error_of_thread = sys.excepthook, threading.excepthook
+
+    def explain(kind: Any, error: Any, traceback: Any) -> None:
+        _annotate(error)
+        print_error(kind, error, traceback)
+
+    def explain_in_thread(what: Any) -> None:
+        _annotate(what.exc_value)
+        print_error_of_thread(what)
+
+    sys.excepthook, threading.excepthook = explain, explain_in_thread
+
+
+def _annotate(error: BaseException | None) -> None:
+    if not isinstance(error, Exception):  # an import makes Python forget Ctrl-C
+        return
+    from anydevice.devices.explain.explanation import annotate
+
+    annotate(error)
