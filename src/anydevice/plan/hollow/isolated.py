@@ -1,4 +1,4 @@
-"""A hollow run in a process of its own, forked from this one: what it changes, this never sees."""
+"""A hollow run in a process of its own, forked from this one, in a sandbox for what it writes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import sys
 from collections.abc import Callable
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from tempfile import TemporaryFile
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any, NoReturn, TextIO, TypeVar, cast
 from unittest.mock import patch
 
 import torch
 
+from anydevice.notices import say_once
+from anydevice.plan.hollow import sandbox
 from anydevice.plan.hollow.failures import CannotPlanError
 from anydevice.virtual import build
 
@@ -26,13 +28,16 @@ def isolated(function: Callable[[], T]) -> T:
     """What the function returns, or raises, in a forked process; what it prints is kept back."""
     _load_what_torch_loads_late()
     ours, theirs = Pipe(duplex=False)
-    with TemporaryFile("w+", errors="replace") as said:
+    with (
+        TemporaryFile("w+", errors="replace") as said,
+        TemporaryDirectory(prefix="anydevice-plan-", ignore_cleanup_errors=True) as folder,
+    ):
         sys.stdout.flush()
         sys.stderr.flush()
         child = os.fork()
         if child == 0:
             ours.close()
-            _answer(function, theirs, said)
+            _answer(function, theirs, said, folder)
         theirs.close()
         try:
             returned, result = _received(ours)
@@ -72,18 +77,24 @@ def _hide_real_gpus() -> None:
 def _received(connection: Connection) -> tuple[bool, Any]:
     """Whether the function returned, and what; or its error, or None if the process just ended."""
     try:
-        return cast(tuple[bool, Any], connection.recv())
+        while not isinstance(answer := connection.recv(), tuple):
+            if answer:
+                say_once(answer)
+        return cast(tuple[bool, Any], answer)
     except EOFError:
         return False, None
 
 
-def _answer(function: Callable[[], Any], connection: Connection, said: TextIO) -> NoReturn:
+def _answer(
+    function: Callable[[], Any], connection: Connection, said: TextIO, folder: str
+) -> NoReturn:
     """The child's side: it ends here, whatever the program wanted to do at its exit."""
     try:
         for descriptor in (1, 2):
             os.dup2(said.fileno(), descriptor)
         sys.stdout = sys.stderr = said  # in a notebook the two go elsewhere than to 1 and 2
         gc.freeze()  # what the parent made is not the child's to look through
+        connection.send(sandbox.enter(folder, {connection.fileno(), said.fileno(), 0, 1, 2}))
         torch.set_num_threads(1)  # the parent's threads are not here
         _hide_real_gpus()
         result: Any = True, function()

@@ -13,7 +13,7 @@ from anydevice.devices.catalogue import Card, card
 from anydevice.plan.hollow import workspaces
 from anydevice.plan.hollow.blocks import WORKSPACE, Block, peak
 from anydevice.plan.hollow.failures import explained, on_the_host, without_steps
-from anydevice.plan.hollow.sandbox import nothing_written
+from anydevice.plan.hollow.sandbox.checkpoints import sparse
 from anydevice.plan.hollow.values import branches_refused
 from anydevice.plan.hollow.watch import Enough, Watch
 from anydevice.plan.time.work import Work
@@ -137,7 +137,7 @@ class _Running:
     def _run(self, watch: Watch) -> None:
         values = nullcontext() if self.assume_zeros else branches_refused()
         try:
-            with watch.watching(), nothing_written(), values:
+            with watch.watching(), sparse(), values:
                 self.function()
         except (Enough, KeyboardInterrupt, torch.OutOfMemoryError) as end:
             if not isinstance(end, Enough):

@@ -1,0 +1,48 @@
+"""A plan changes no file: what the program writes goes nowhere, and it reads what it wrote."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+
+from anydevice.plan.hollow.sandbox import copies, inherited, landlock, mounts
+
+CHOICE = "ANYDEVICE_PLAN_SANDBOX"  # for the tests: "mounts", "landlock" or "calls"
+
+
+def enter(folder: str, keep: Collection[int] = ()) -> str:
+    """In a forked child, with a folder for copies and descriptors to leave as they are.
+
+    What is weaker than it should be, in a sentence; nothing if all files are protected.
+    """
+    kind = os.environ.get(CHOICE, "mounts")
+    try:
+        if kind != "mounts":
+            raise mounts.UnavailableError(f"{CHOICE} is {kind}")
+        mounts.enter()
+        weaker = ""
+    except mounts.UnavailableError as reason:
+        weaker = _copies(folder, reason, kind)
+    inherited.reopen(keep)
+    inherited.unshare_maps()
+    return weaker
+
+
+def _copies(folder: str, reason: Exception, kind: str) -> str:
+    try:
+        if kind == "calls":
+            raise OSError("the calls alone were asked for")
+        landlock.restrict((folder, "/dev", "/proc"))
+        protected = True
+    except OSError:
+        protected = False
+    copies.enter(folder, programs=protected)
+    others = (
+        "native code and other programs cannot write"
+        if protected
+        else "native code could still write, and other programs are not run"
+    )
+    return (
+        f"plan: this system gives it no file system of its own ({reason}): the program writes to "
+        f"copies of its files, {others}."
+    )
