@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from anydevice.virtual.process import meeting
+from anydevice.virtual.process.environment import for_torchrun
 
 PROGRAMS = Path(__file__).with_name("rank_programs")
 RANKS = int(os.environ.get("ANYDEVICE_TEST_RANKS", "2"))
@@ -27,7 +27,7 @@ def launched(
     paths = [reports / f"{rank}.json" for rank in range(RANKS)]
     for path in paths:
         path.unlink(missing_ok=True)
-    environment = {**meeting.environment(TORCHRUN), "REPORTS": str(reports), "OMP_NUM_THREADS": "1"}
+    environment = {**for_torchrun(TORCHRUN), "REPORTS": str(reports), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, *run, *torchrun, str(PROGRAMS / f"{program}.py"), device, *arguments],
         env=os.environ | environment,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from anydevice.virtual.process import meeting
+from anydevice.virtual.process import environment
 from tests.virtual.own_process import run
 
 PROGRAMS = Path(__file__).with_name("distributed_programs")
@@ -61,7 +61,7 @@ def test_ranks_meet_on_a_machine_whose_name_leads_nowhere(
 ) -> None:
     monkeypatch.delenv("PET_LOCAL_ADDR", raising=False)
     monkeypatch.setattr("socket.getfqdn", lambda: "nowhere.invalid")
-    assert meeting.environment(program) == expected
+    assert environment.for_torchrun(program) == expected
 
 
 def test_torchrun_starts_all_ranks_again_when_one_has_died(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from anydevice.virtual.process.environment import INHERIT
+from anydevice.virtual.process.environment import INHERIT_FOLDER
 
 ROOT = Path(__file__).parents[2]
 RUN = [sys.executable, "-m", "anydevice", "run"]
@@ -306,7 +306,7 @@ def test_a_child_with_a_pythonpath_of_its_own_finds_the_gpus(tmp_path: Path) -> 
     (packages,) = environment.glob("lib/python*/site-packages")
     others = [path for path in sys.path if path and not path.endswith(".zip")]
     (packages / "others.pth").write_text("\n".join([*others, str(ROOT / "src")]))
-    shutil.copy(INHERIT / "anydevice.pth", packages)
+    shutil.copy(INHERIT_FOLDER / "anydevice.pth", packages)
     write(
         tmp_path,
         """
@@ -468,7 +468,6 @@ def test_a_real_gpu_in_sight_is_refused(tmp_path: Path) -> None:
     write(
         tmp_path,
         """
-from anydevice.virtual.process.environment import INHERIT
 import anydevice.virtual.machine as machine
 begin = machine.begin
 def begin_beside_a_gpu(wanted):

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 from anydevice.devices.catalogue import Card, card
 from anydevice.errors import UsageError
@@ -22,6 +23,20 @@ class Machine:
     def __str__(self) -> str:
         kind = "hollow" if self.hollow else "virtual"
         return f"{self.gpus} {kind} GPU{'s' * (self.gpus > 1)} of kind {self.gpu.name}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, from which `from_dict` makes the same machine in another process."""
+        return {
+            "gpus": self.gpus,
+            "gpu": self.gpu.kind,
+            "memory": self.gpu.memory,
+            "hollow": self.hollow,
+        }
+
+    @classmethod
+    def from_dict(cls, entry: dict[str, Any]) -> "Machine":
+        """The machine that `to_dict` described."""
+        return machine(**entry)
 
 
 _machine: Machine | None = None

@@ -107,16 +107,16 @@ def unknown_option(command: str, option: str, known: Sequence[str]) -> UsageErro
 def prepare(order: Order) -> dict[str, str]:
     """The environment that gives a Python its virtual GPUs; wrong use comes up here."""
     from anydevice.virtual.machine import machine
-    from anydevice.virtual.process import environment, meeting
+    from anydevice.virtual.process import environment
 
     gpus = int(order.gpus) if order.gpus.isascii() and order.gpus.isdecimal() else order.gpus
     wanted = machine(gpus, order.gpu, memory=order.memory)  # type: ignore[arg-type]
     changed = {
         **os.environ,
-        **meeting.environment(order.program),
+        **environment.for_torchrun(order.program),
         **environment.changes(wanted, trace=_trace_file(order.trace)),
-        "ANYDEVICE_MAIN": str(os.getpid()),
-        "ANYDEVICE_REPORTS": _folder_for_reports(),
+        environment.MAIN: str(os.getpid()),
+        environment.REPORTS: _folder_for_reports(),
     }
     return {name: value for name, value in changed.items() if value is not None}
 

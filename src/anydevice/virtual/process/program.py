@@ -1,7 +1,6 @@
 """A process of `anydevice run`: GPUs as torch is imported, errors explained, a tally at the end."""
 
 import atexit
-import json
 import os
 import sys
 import threading
@@ -13,8 +12,8 @@ from typing import Any
 from anydevice.errors import UsageError
 from anydevice.virtual import visible
 from anydevice.virtual.build import BuildError
-from anydevice.virtual.machine import Machine, machine
 from anydevice.virtual.process import tally
+from anydevice.virtual.process.environment import MAIN, REPORTS, VIRTUAL, Inherited
 from anydevice.virtual.process.import_hook import Finder
 from anydevice.virtual.process.trace import Trace
 
@@ -22,20 +21,14 @@ _trace: Trace | None = None
 
 
 @cache
-def _asked() -> dict[str, Any]:
+def _inherited() -> Inherited:
     """What launch.py was asked for."""
-    asked: dict[str, Any] = json.loads(os.environ["ANYDEVICE_VIRTUAL"])
-    return asked
-
-
-def _machine() -> Machine:
-    asked = _asked()
-    return machine(asked["gpus"], asked["gpu"], memory=asked["memory"])
+    return Inherited.from_json(os.environ[VIRTUAL])
 
 
 def _is_main() -> bool:
     """Whether this process is the program itself, not one that it started."""
-    return os.environ.get("ANYDEVICE_MAIN") == str(os.getpid())
+    return os.environ.get(MAIN) == str(os.getpid())
 
 
 class _Boot(Finder):
@@ -43,7 +36,7 @@ class _Boot(Finder):
 
     def _loaded_c(self, module: ModuleType) -> None:
         try:
-            with visible.real_gpus_hidden(_asked()["hide_real_gpus"]):
+            with visible.real_gpus_hidden(_inherited().hide_real_gpus):
                 super()._loaded_c(module)
         except (UsageError, BuildError) as error:
             print(f"anydevice: {error}", file=sys.stderr)
@@ -52,7 +45,7 @@ class _Boot(Finder):
 
 def finder() -> Any:
     """Finds torch in this process."""
-    return _Boot(_machine(), when_whole=_start)
+    return _Boot(_inherited().machine, when_whole=_start)
 
 
 def end() -> None:
@@ -60,9 +53,9 @@ def end() -> None:
     if _trace and (_is_main() or _trace.file):
         _trace.close()
     if _is_main():
-        tally.tell(_machine(), os.environ["ANYDEVICE_REPORTS"])
-    elif "ANYDEVICE_REPORTS" in os.environ:  # children of pytest have nobody to tell
-        tally.leave(os.environ["ANYDEVICE_REPORTS"])
+        tally.tell(_inherited().machine, os.environ[REPORTS])
+    elif REPORTS in os.environ:  # children of pytest have nobody to tell
+        tally.leave(os.environ[REPORTS])
 
 
 def _start() -> None:
@@ -76,8 +69,8 @@ def _start() -> None:
 def _start_trace() -> None:
     """In the file that was asked for; other processes have `trace.1234.json` beside it."""
     global _trace
-    if _asked()["trace"]:
-        path = Path(_asked()["trace"])
+    if trace := _inherited().trace:
+        path = Path(trace)
         own = path if _is_main() else path.with_suffix(f".{os.getpid()}{path.suffix}")
         _trace = Trace(own)
 

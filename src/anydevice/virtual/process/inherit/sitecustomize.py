@@ -74,6 +74,8 @@ def _make_way() -> None:
         spec.loader.exec_module(module)
 
 
+# The names of the variables are those of anydevice.virtual.process.environment, not imported here:
+# it is slow, and this Python may have no anydevice.
 if "ANYDEVICE_VIRTUAL" in os.environ:
     sys.meta_path.insert(0, _BeforeTorch())
     if os.environ.get("ANYDEVICE_MAIN") == str(os.getpid()):
