@@ -144,7 +144,7 @@ def test_a_sweep_that_is_killed_at_random_ends_as_one_that_is_not(tmp_path: Path
 DISK = """
 import subprocess, sys
 import anydevice as ad
-from anydevice.sweep.records import RecordError
+from anydevice.sweep.records.records import RecordError
 
 
 def mount(options):
