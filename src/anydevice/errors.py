@@ -1,5 +1,38 @@
 """What is raised when anydevice is used in a way that cannot work; its text is one sentence."""
 
+from collections.abc import Callable, Iterable
+
 
 class UsageError(ValueError):
     """Wrong use: says what was expected, what came, and what to do. The CLI ends with code 2."""
+
+
+def did_you_mean(
+    name: str,
+    known: Iterable[str],
+    otherwise: str | None = None,
+    *,
+    most: int = 1,
+    key: Callable[[str], str] = str.lower,
+) -> str:
+    """How an error about an unknown name ends: with the names most like it, else with all.
+
+    Args:
+        name: What the user wrote.
+        known: The names that there are.
+        otherwise: How it ends if none is like it; "known are a, b." if not given.
+        most: How many names are suggested at most.
+        key: How names are compared.
+
+    >>> did_you_mean("acuracy", ["loss", "accuracy"])
+    'did you mean accuracy?'
+    """
+    from difflib import get_close_matches
+
+    by_key = {key(each): each for each in known}
+    holding = [each for each in by_key if key(name) in each] if name else []
+    near = holding if 0 < len(holding) <= most else get_close_matches(key(name), by_key, most)
+    if near:
+        *others, last = (by_key[each] for each in near)
+        return f"did you mean {', '.join(others)} or {last}?" if others else f"did you mean {last}?"
+    return f"known are {', '.join(by_key.values())}." if otherwise is None else otherwise

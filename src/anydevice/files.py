@@ -3,6 +3,7 @@
 Whatever happens on the way (a kill, a full disk), nothing half written is ever under the name.
 """
 
+import fcntl
 import os
 import shutil
 from collections.abc import Iterator
@@ -74,6 +75,23 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Inside the block no other process is in one with the same file, which is made if need be."""
+    with path.open("a") as file:
+        lock(file.fileno())
+        yield
+
+
+def lock(descriptor: int, *, wait: bool = True) -> bool:
+    """Locks an open file until it is closed; whether that could be done without waiting."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    return True
 
 
 def lives(pid: str) -> bool:

@@ -1,7 +1,7 @@
-"""One table, three faces: rich for a terminal, HTML for a notebook, plain text for the rest."""
+"""One table, three faces: rich for a terminal, HTML for a notebook, plain text elsewhere."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from io import StringIO
@@ -10,7 +10,7 @@ from rich import box
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType, RenderResult
 from rich.table import Table as RichTable
-from rich.text import Text
+from rich.text import Span, Text
 
 MANY = 500  # rows of a table
 FEW = 6  # columns, which are rather folded than put below each other
@@ -42,6 +42,42 @@ def plain_text(renderable: RenderableType, width: int = 120) -> str:
     Console(file=page, width=width, color_system=None, force_jupyter=False).print(renderable)
     lines = page.getvalue().splitlines()
     return "\n".join(line.rstrip() for line in lines).strip("\n")
+
+
+class Shown:
+    """Shows itself in a terminal, in a notebook and as text: a class says what, once, in `_shown`.
+
+    A dataclass that is one takes `repr=False`, or its own repr hides this one.
+    """
+
+    def _shown(self) -> Iterable["Table | Text | Shown"]:
+        """The tables and paragraphs that it consists of."""
+        raise NotImplementedError
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from self._shown()
+
+    def __str__(self) -> str:
+        return plain_text(self)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return f"<div>{''.join(map(as_html, self._shown()))}</div>"
+
+
+def as_html(part: "Table | Text | Shown") -> str:
+    """A table, or a paragraph with what is bold in it; every text is escaped."""
+    if not isinstance(part, Text):
+        return part._repr_html_()
+    written, end = "", 0
+    whole = Span(0, len(part.plain), part.style)
+    for span in sorted(each for each in (whole, *part.spans) if "bold" in str(each.style)):
+        before, bold = part.plain[end : span.start], part.plain[max(end, span.start) : span.end]
+        written += f"{escape(before)}<b>{escape(bold)}</b>"
+        end = max(end, span.end)
+    written += escape(part.plain[end:])
+    return f"<p>{written.replace(chr(10), '<br>')}</p>"
 
 
 @dataclass
@@ -137,7 +173,7 @@ class Table:
 
 @dataclass
 class _Fitting:
-    """A table in a terminal; columns without room stand below, beside the first column again."""
+    """A table in a terminal; columns without room stand below, next to the first column again."""
 
     table: Table
 

@@ -220,7 +220,7 @@ def test_the_command_prints_json_for_a_program() -> None:
     [
         (["--device", "cuda"], "'cuda' is not here"),
         (["--device", "tpu"], "expected a device"),
-        (["matmull"], "did you mean 'matmul'?"),
+        (["matmull"], "did you mean matmul?"),
         (["--report", "nowhere/page.html"], "a folder that is not there"),
     ],
 )

@@ -342,8 +342,8 @@ def wrong(network, data=None, optimizer="adam", loss="cross_entropy", **options)
     ("mistake", "sentence"),
     [
         (lambda n, d: wrong(n, d, "adma"), "expected the name of an optimizer, got 'adma': did"),
-        (lambda n, d: wrong(n, d, loss="crossentropy"), "got 'crossentropy': did you mean 'cross_"),
-        (lambda n, d: wrong(n, d, metrics=["los"]), "got 'los': did you mean 'loss'?"),
+        (lambda n, d: wrong(n, d, loss="crossentropy"), "got 'crossentropy': did you mean cross_"),
+        (lambda n, d: wrong(n, d, metrics=["los"]), "got 'los': did you mean loss?"),
         (lambda n, d: wrong(n, d, loss=None), "expected a loss, since this network returns Tensor"),
         (
             lambda n, d: wrong(n, d, loss=nn.CrossEntropyLoss(reduction="none")),

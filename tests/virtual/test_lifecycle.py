@@ -230,7 +230,7 @@ def test_memory_that_is_no_size(memory):
 
 
 def test_a_kind_that_is_not_known():
-    with pytest.raises(ad.UsageError, match=r"did you mean 'rtx-4090'"):
+    with pytest.raises(ad.UsageError, match=r"did you mean rtx-4090"):
         machine(1, "rtx-4091")
 
 

@@ -431,7 +431,7 @@ def test_a_reader_that_goes_away_and_a_debugger_are_as_with_python(tmp_path: Pat
         ("--gpus 0 program.py", "expected 1 to 16 virtual GPUs, got 0"),
         ("--gpus 17 program.py", "expected 1 to 16 virtual GPUs, got 17"),
         ("--gpus two program.py", "expected 1 to 16 virtual GPUs, got 'two'"),
-        ("--gpu h1000 program.py", "did you mean 'h100'"),
+        ("--gpu h1000 program.py", "did you mean h100"),
         ("--memory 16Q program.py", "expected a size such as 16GiB"),
         ("--memory 0 program.py", "expected a size such as 16GiB"),
         ("--gups 2 program.py", "did you mean --gpus?"),

@@ -1,15 +1,13 @@
 """What a measurement found: figures as tables, as JSON, and in a notebook."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from html import escape
 
-from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from anydevice.bench.units import number_text, time_text, times_text
-from anydevice.sizes import UNSET
-from anydevice.tables import Table, plain_text
+from anydevice.tables import Shown, Table
+from anydevice.text import UNSET, counted, duration_text, number_text, times_text
 
 TITLES = {
     "matmul": "Product of square matrices",
@@ -33,10 +31,10 @@ class Place:
     def __str__(self) -> str:
         if self.threads is None:
             return f"{self.device}: {self.name}"
-        line = f"{self.device}: {self.name}, {_many(self.threads, 'thread')} in PyTorch"
+        line = f"{self.device}: {self.name}, {counted(self.threads, 'thread')} in PyTorch"
         if self.threads == self.usable:
             return f"{line}, one for each logical core"
-        return f"{line} on {_many(self.usable or 0, 'logical core')}"
+        return f"{line} on {counted(self.usable or 0, 'logical core')}"
 
 
 @dataclass(frozen=True)
@@ -95,11 +93,11 @@ class LeftOut:
 
     def __str__(self) -> str:
         line = f"{self.what} {self.dtype}".strip()
-        return line if self.expected is None else f"{line} ({time_text(self.expected)})"
+        return line if self.expected is None else f"{line} ({duration_text(self.expected)})"
 
 
-@dataclass(frozen=True)
-class Findings:
+@dataclass(frozen=True, repr=False)
+class Findings(Shown):
     """All figures of one measurement. Shows itself in a terminal, a notebook, and as JSON."""
 
     places: tuple[Place, ...]
@@ -157,20 +155,11 @@ class Findings:
             lines.append(f"{kind} on {device}{': ' if which else ''}{which}. {reason}.")
         return lines
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def _shown(self) -> Iterator[Table | Text]:
         yield from self.tables()
         yield from map(Text, self.notes())
         for line in self.gaps():
             yield Text.assemble(("Left out: ", "bold"), line)
-
-    def __repr__(self) -> str:
-        return plain_text(self)
-
-    def _repr_html_(self) -> str:
-        tables = "".join(table.html() for table in self.tables())
-        lines = "".join(f"<p>{escape(line)}</p>" for line in self.notes())
-        lines += "".join(f"<p><b>Left out:</b> {escape(line)}</p>" for line in self.gaps())
-        return f"<div>{tables}{lines}</div>"
 
 
 def _cells(f: Figure, unit: str, on_cpu: float | None) -> dict[str, str]:
@@ -180,14 +169,10 @@ def _cells(f: Figure, unit: str, on_cpu: float | None) -> dict[str, str]:
         f.kind: f.what,
         "dtype": SHORT.get(f.dtype, f.dtype),
         "device": f"{f.device} virtual" if f.virtual else f.device,
-        "median": time_text(f.seconds),
+        "median": duration_text(f.seconds),
         "IQR": f"{f.spread:.0%}",
         unit: number_text(f.rate / 1e9),
         "of peak": f"{f.of_ceiling:.0%}" if f.of_ceiling else UNSET,
-        "no wait": "same" if f.device == "cpu" else time_text(f.unsynchronised),
+        "no wait": "same" if f.device == "cpu" else duration_text(f.unsynchronised),
         "vs cpu": times_text(on_cpu / f.seconds) if on_cpu and compared else UNSET,
     }
-
-
-def _many(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"

@@ -5,11 +5,11 @@ from html import escape
 from pathlib import Path
 
 from anydevice.bench.findings import SHORT, Figure, Findings
-from anydevice.bench.units import number_text
 from anydevice.errors import UsageError
 from anydevice.files import write_whole
 from anydevice.pages.frame import page
 from anydevice.tables import Table
+from anydevice.text import number_text
 from anydevice.version import __version__
 
 TITLE = "CPU against GPU"

@@ -1,6 +1,5 @@
 """Which tasks are measured on which devices, and which are left out because they take too long."""
 
-import difflib
 from collections.abc import Iterator, Sequence
 from math import inf
 
@@ -14,8 +13,8 @@ from anydevice.devices import host
 from anydevice.devices.catalogue import Card, card
 from anydevice.devices.choose import DeviceLike, exact, num_gpus, pick
 from anydevice.devices.load import load_of
-from anydevice.errors import UsageError
-from anydevice.sizes import size_text
+from anydevice.errors import UsageError, did_you_mean
+from anydevice.text import size_text
 from anydevice.train.precision import float32_products
 from anydevice.virtual.machine import enabled
 
@@ -133,8 +132,7 @@ def _both() -> Iterator[DeviceLike]:
 def _known(kinds: Sequence[str]) -> Iterator[str]:
     for kind in kinds:
         if kind not in KINDS:
-            near = difflib.get_close_matches(kind, KINDS, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(KINDS)}."
+            hint = did_you_mean(kind, KINDS)
             raise UsageError(f"expected a kind of work to measure, got {kind!r}: {hint}")
         yield kind
 

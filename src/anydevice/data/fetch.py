@@ -1,6 +1,5 @@
 """A file from an address: checked, resumed where it broke off, on the disk whole or not at all."""
 
-import fcntl
 import hashlib
 import http.client
 import os
@@ -16,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
 
 from anydevice.errors import UsageError
-from anydevice.files import sync
+from anydevice.files import locked, sync
 
 TIMEOUT = 30.0  # seconds without a byte
 TRIES = 3  # in a row without a new byte, for each address
@@ -47,8 +46,7 @@ def fetch(path: Path, addresses: Sequence[str], checksum: str | None = None) -> 
     part = path.with_name(f"{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.with_name(f".{path.name}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # other processes wait, and find the file there
+        with locked(path.with_name(f".{path.name}.lock")):  # others wait, and find the file
             if not path.exists():
                 _fetch_part(part, addresses, checksum)
                 os.replace(part, path)

@@ -1,6 +1,5 @@
 """The known GPUs: what torch reports of each, and how fast each is. The figures: catalogue.toml."""
 
-import difflib
 import re
 import tomllib
 from collections.abc import Mapping
@@ -10,8 +9,8 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from anydevice.errors import UsageError
-from anydevice.sizes import UNSET, size_text
+from anydevice.errors import UsageError, did_you_mean
+from anydevice.text import UNSET, size_text
 
 if TYPE_CHECKING:
     from anydevice.tables import Table
@@ -51,10 +50,7 @@ def card(kind: str) -> Card:
     holding = [n for n, e in known.items() if wanted in _squeeze(n) or wanted in _squeeze(e.name)]
     if len(holding) == 1 and len(wanted) > 2:  # "4090", "h100-80gb"
         return known[holding[0]]
-    squeezed = {_squeeze(name): name for name in known}
-    close = [squeezed[name] for name in difflib.get_close_matches(wanted, squeezed, 3, 0.5)]
-    near = holding if wanted and 0 < len(holding) < 4 else close
-    hint = f"did you mean {_either(near)}?" if near else f"known are {', '.join(known)}."
+    hint = did_you_mean(str(kind), known, most=3, key=_squeeze)
     raise UsageError(f"expected a GPU in the catalogue, got {kind!r}: {hint}")
 
 
@@ -90,8 +86,3 @@ def _squeeze(name: str) -> str:
     """The letters and digits that tell one GPU from another."""
     words = re.findall(r"[a-z]+|\d+", name.lower())
     return "".join(word for word in words if word not in ("nvidia", "geforce", "tesla"))
-
-
-def _either(names: list[str]) -> str:
-    quoted = [repr(name) for name in names]
-    return " or ".join([", ".join(quoted[:-1]), quoted[-1]] if quoted[:-1] else quoted)

@@ -1,6 +1,5 @@
 """Which device to use: by index, with a fallback, the idlest, or for a block of code."""
 
-import difflib
 import operator
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -9,9 +8,9 @@ import torch
 
 from anydevice.devices.absence import why_no_gpu
 from anydevice.devices.load import load_of
-from anydevice.errors import UsageError
+from anydevice.errors import UsageError, did_you_mean
 from anydevice.notices import say_once
-from anydevice.sizes import size_text
+from anydevice.text import size_text
 
 DeviceLike = str | int | torch.device
 
@@ -139,8 +138,8 @@ def _parse(spec: object) -> torch.device:
     except RuntimeError:
         pass
     kind = spec.partition(":")[0].lower()
-    near = difflib.get_close_matches(kind, ["auto", "cpu", "gpu", "cuda", "mps", "xpu", "meta"], 1)
-    hint = f'did you mean "{near[0]}"?' if near else "`anydevice devices` lists what is here."
+    known = ("auto", "cpu", "gpu", "cuda", "mps", "xpu", "meta")
+    hint = did_you_mean(kind, known, "`anydevice devices` lists what is here.")
     raise DeviceNotFound(
         f'expected a device such as "auto", "cpu", "gpu" or "cuda:0", got {spec!r}: {hint}'
     )

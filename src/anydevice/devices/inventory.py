@@ -2,8 +2,8 @@
 
 import json
 import platform
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from html import escape
 from typing import Any
 
 import torch
@@ -14,9 +14,11 @@ from anydevice.devices import host
 from anydevice.devices.absence import Absence, why_no_gpu
 from anydevice.devices.choose import try_all_gpus
 from anydevice.devices.load import driver_version, load_of
-from anydevice.sizes import size_text
-from anydevice.tables import Table, plain_text
+from anydevice.tables import Shown, Table
+from anydevice.text import size_text
 from anydevice.version import __version__
+
+NARROW = 90  # columns: in fewer, a table would fold its last one to nothing
 
 
 @dataclass(frozen=True)
@@ -49,8 +51,8 @@ class Software:
     os: str
 
 
-@dataclass(frozen=True)
-class Devices:
+@dataclass(frozen=True, repr=False)
+class Devices(Shown):
     """The devices of this machine. Shows itself in a terminal, a notebook, and as JSON."""
 
     gpus: tuple[Gpu, ...]
@@ -70,23 +72,21 @@ class Devices:
         lines += [f"no GPU: {self.why_no_gpu.reason}"] if self.why_no_gpu else []
         return "\n".join(lines)
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        if options.max_width < 90:  # a table would fold its last column to nothing
-            for device, name, memory, free, line in _table(self).rows:
-                figures = f"{name}, {memory}, {free} free, {line}"
-                yield Text.assemble((device, "bold"), "  ", figures)
-        else:
-            yield _table(self)
+    def _shown(self) -> Iterator[Table | Text]:
+        yield _table(self)
         if self.why_no_gpu:
             yield Text.assemble(("No GPU: ", "bold"), _why(self.why_no_gpu))
         yield Text(_versions(self.software), style="dim")
 
-    def __repr__(self) -> str:
-        return plain_text(self)
-
-    def _repr_html_(self) -> str:
-        why = f"<p><b>No GPU:</b> {escape(_why(self.why_no_gpu))}</p>" if self.why_no_gpu else ""
-        return f"<div>{_table(self).html()}{why}<p>{escape(_versions(self.software))}</p></div>"
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        table, *lines = self._shown()
+        if options.max_width < NARROW:
+            for device, name, memory, free, line in _table(self).rows:
+                figures = f"{name}, {memory}, {free} free, {line}"
+                yield Text.assemble((device, "bold"), "  ", figures)
+        else:
+            yield table
+        yield from lines
 
 
 def devices() -> Devices:

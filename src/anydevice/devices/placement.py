@@ -5,13 +5,12 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 import torch
-from rich.console import Group
 from rich.text import Text
 from torch import nn
 
 from anydevice.errors import UsageError
-from anydevice.sizes import size_text
-from anydevice.tables import Table, plain_text
+from anydevice.tables import Shown, Table
+from anydevice.text import size_text
 
 _MOVABLE = torch.Tensor | nn.Module
 
@@ -29,8 +28,8 @@ class Resident:
     shared_with: str | None = None
 
 
-@dataclass(frozen=True)
-class Placement:
+@dataclass(frozen=True, repr=False)
+class Placement(Shown):
     """Where a module lives. Shows itself in a terminal, a notebook, and as JSON."""
 
     residents: tuple[Resident, ...]
@@ -62,17 +61,11 @@ class Placement:
         sums = {"is_split": self.is_split, "bytes": self.bytes}
         return json.dumps({**sums, **asdict(self)}, indent=2)
 
-    def __rich__(self) -> Group:
-        style = "bold yellow" if self.is_split else "bold"
-        lines = [Text(line, style="yellow") for line in self._warnings()]
-        return Group(Text(self.summary, style=style), self._table().__rich__(), *lines)
-
-    def __repr__(self) -> str:
-        return plain_text(self)
-
-    def _repr_html_(self) -> str:
-        warnings = "".join(f"<p>{line}</p>" for line in self._warnings())
-        return f"<div><p><b>{self.summary}</b></p>{self._table().html()}{warnings}</div>"
+    def _shown(self) -> Iterator[Table | Text]:
+        yield Text(self.summary, style="bold yellow" if self.is_split else "bold")
+        yield self._table()
+        for line in self._warnings():
+            yield Text(line, style="yellow")
 
     def _table(self) -> Table:
         columns = ("name", "kind", "device", "dtype", "shape", "size")

@@ -53,16 +53,17 @@ function plain(value) {
   return String(Number(value.toPrecision(6)));
 }
 
-/** 850 ms, 1.2 s, 48 s, 3.4 min, 2.1 h. */
+/** 850 ms, 1.23 s, 48 s, 3.4 min, 2 h, as duration_text in anydevice/text.py. */
 function duration(seconds) {
   if (typeof seconds !== "number") return UNSET;
-  const short = (value) => (value < 9.95 ? value.toFixed(1) : value.toFixed(0));
-  if (seconds === 0) return "0 s";
-  if (seconds < 0.9995e-3) return `${short(seconds * 1e6)} µs`;
-  if (seconds < 0.9995) return `${short(seconds * 1e3)} ms`;
-  if (seconds < 99.5) return `${short(seconds)} s`;
-  if (seconds < 5970) return `${short(seconds / 60)} min`;
-  return seconds < 172000 ? `${short(seconds / 3600)} h` : `${short(seconds / 86400)} d`;
+  const figures = (value, digits) => String(Number(value.toPrecision(digits)));
+  for (const [unit, length, least] of [["d", 86400, 172e3], ["h", 3600, 5970], ["min", 60, 99.5]]) {
+    const value = seconds / length;
+    if (seconds >= least) return `${value < 99.5 ? figures(value, 2) : value.toFixed(0)} ${unit}`;
+  }
+  for (const [unit, length] of [["s", 1], ["ms", 1e-3], ["µs", 1e-6]])
+    if (seconds >= 0.9995 * length) return `${figures(seconds / length, 3)} ${unit}`;
+  return seconds ? `${figures(seconds * 1e9, 3)} ns` : "0 s";
 }
 
 /** 512 B, 1.5 MiB, 23 GiB. */

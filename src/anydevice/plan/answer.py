@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from html import escape
 from typing import Any
 
-from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from anydevice.devices.catalogue import card
@@ -19,9 +18,9 @@ from anydevice.plan.hollow import workspaces
 from anydevice.plan.hollow.blocks import ACTIVATIONS, CATEGORIES, WORKSPACE, Peak, peak
 from anydevice.plan.hollow.run import Run
 from anydevice.plan.remedies.search import Remedies
-from anydevice.plan.time.predict import Prediction, duration
-from anydevice.sizes import UNSET, size_text
-from anydevice.tables import Table, plain_text
+from anydevice.plan.time.predict import Prediction
+from anydevice.tables import Shown, Table
+from anydevice.text import UNSET, duration_text, size_text
 
 MODULES_SHOWN = 12
 LEAST_SHOWN = 0.005  # of what it is a part of
@@ -93,8 +92,8 @@ class Verdict:
         }
 
 
-@dataclass
-class Plan:
+@dataclass(repr=False)
+class Plan(Shown):
     """A program's plan for one or more cards. Shows itself in a terminal, a notebook, as JSON."""
 
     program: str
@@ -118,7 +117,7 @@ class Plan:
         data = {"program": self.program, "fits": self.fits, "gpus": verdicts, "sources": SOURCES}
         return json.dumps(data, indent=2)
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def _shown(self) -> Iterator[Table | Text | Shown]:
         yield self._verdict_table()
         if sentences := self._sentences():
             yield Text("\n".join(sentences))
@@ -127,16 +126,6 @@ class Plan:
             yield modules
         yield from (v.remedies for v in self.verdicts if v.remedies)
         yield Text("\n".join(self._notes()), style="dim")
-
-    def __repr__(self) -> str:
-        return plain_text(self, width=100)
-
-    def _repr_html_(self) -> str:
-        tables = [self._memory_table(), self._module_table()]
-        tables += [verdict.remedies.table() for verdict in self.verdicts if verdict.remedies]
-        shown = "".join(table.html() for table in tables if table)
-        sentences, notes = ("<br>".join(map(escape, t)) for t in (self._sentences(), self._notes()))
-        return f"<div>{self._verdict_table().html()}<p>{sentences}</p>{shown}<p>{notes}</p></div>"
 
     def _verdict_table(self) -> Table:
         timed = any(v.time for v in self.verdicts)
@@ -250,6 +239,6 @@ def _time_texts(time: Prediction | None) -> list[str]:
         return [UNSET, UNSET]
     rate = time.samples_per_second
     return [
-        duration(time.seconds),
+        duration_text(time.seconds),
         f"{rate:,.0f}" if rate else UNSET,
     ]

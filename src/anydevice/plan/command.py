@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from anydevice.errors import UsageError
-from anydevice.virtual.process.launch import program_words, unknown_option
+from anydevice.options import HelpWanted, options_before_program, program_arguments
 
 if TYPE_CHECKING:
     from anydevice.plan.answer import Plan
@@ -49,7 +49,7 @@ FLAGS = ("--json", "--assume-zeros", "--calibrate", "--rates")
 
 
 @dataclass
-class Order:
+class Options:
     """What `anydevice plan` was asked for."""
 
     gpus: list[str] = field(default_factory=list)
@@ -61,18 +61,19 @@ class Order:
     snapshot: str | None = None
     calibrate: bool = False
     rates: bool = False
-    words: list[str] = field(default_factory=list)
+    program: list[str] = field(default_factory=list)  # and its arguments
 
 
-def main(words: list[str]) -> NoReturn:
+def main(arguments: list[str]) -> NoReturn:
     """Plan it, print the answer, and end with 0 if it fits each card, else with 1."""
-    order = parse(words)
-    if order is None:
+    try:
+        options = parse(arguments)
+    except HelpWanted:
         print(HELP, end="")
         sys.exit(0)
-    if order.calibrate or order.rates:
-        _rates(order)
-    for path in (order.report, order.snapshot):
+    if options.calibrate or options.rates:
+        _rates(options)
+    for path in (options.report, options.snapshot):
         _refuse_missing_folder(path)
     from anydevice.plan.hollow.failures import CannotPlanError
     from anydevice.plan.hollow.program import Program
@@ -81,31 +82,31 @@ def main(words: list[str]) -> NoReturn:
 
     try:
         answer = plan(
-            Program(tuple(order.words)),
-            order.gpus or ["h100"],
-            steps=order.steps,
-            batch_arg=order.batch_arg,
-            assume_zeros=order.assume_zeros,
+            Program(tuple(options.program)),
+            options.gpus or ["h100"],
+            steps=options.steps,
+            batch_arg=options.batch_arg,
+            assume_zeros=options.assume_zeros,
         )
     except CannotPlanError as error:
         sys.stderr.write(error.details)
         raise
-    if order.json:
+    if options.json:
         print(answer.to_json())
     else:
         show(answer)
-    _write_files(order, answer)
+    _write_files(options, answer)
     sys.exit(0 if answer.fits else 1)
 
 
-def _rates(order: Order) -> NoReturn:
+def _rates(options: Options) -> NoReturn:
     """Measure them, or list them."""
     from anydevice.plan.time import calibrate, rates
     from anydevice.tables import show
 
-    if order.calibrate:
-        calibrate.main(order.json)
-    elif order.json:
+    if options.calibrate:
+        calibrate.main(options.json)
+    elif options.json:
         print(rates.to_json())
     else:
         show(rates.table().__rich__())
@@ -119,56 +120,54 @@ def _refuse_missing_folder(path: str | None) -> None:
         raise UsageError(f"expected a folder for {path}, got none at {folder}: make it first.")
 
 
-def _write_files(order: Order, answer: Plan) -> None:
-    if order.report:
+def _write_files(options: Options, answer: Plan) -> None:
+    if options.report:
         from anydevice.plan.page.page import write_report
 
-        write_report(answer, order.report)
-        print(f"anydevice: the page is {order.report}.", file=sys.stderr)
-    if order.snapshot:
+        write_report(answer, options.report)
+        print(f"anydevice: the page is {options.report}.", file=sys.stderr)
+    if options.snapshot:
         from anydevice.plan.page.timeline import write_snapshot
 
-        write_snapshot(order.snapshot, answer.verdicts[0].run.blocks)
+        write_snapshot(options.snapshot, answer.verdicts[0].run.blocks)
         print(
-            f"anydevice: {order.snapshot} is for pytorch.org/memory_viz: the memory of "
+            f"anydevice: {options.snapshot} is for pytorch.org/memory_viz: the memory of "
             f"{answer.verdicts[0].run.gpu}.",
             file=sys.stderr,
         )
 
 
-def parse(words: list[str]) -> Order | None:
-    """The order that the words after `anydevice plan` give; None is a call for help."""
-    order, rest = Order(), list(words)
-    while rest and rest[0].startswith("-") and rest[0] != "-m":
-        option, equals, value = rest.pop(0).partition("=")
-        if option == "--":
-            break
-        if option in ("--help", "-h"):
-            return None
-        if option in FLAGS:
-            setattr(order, option.removeprefix("--").replace("-", "_"), True)
-            continue
-        if option not in VALUES:
-            raise unknown_option("plan", option, (*VALUES, *FLAGS))
-        if not equals and not rest:
-            raise UsageError(f"expected a value after {option}, got none.")
-        _set(order, option, value if equals else rest.pop(0))
-    if not order.calibrate and not order.rates:
-        order.words = program_words(rest)
+def parse(arguments: list[str]) -> Options:
+    """What the arguments of `anydevice plan` ask for."""
+    options = Options()
+    given, rest = options_before_program("plan", arguments, values=VALUES, flags=FLAGS)
+    for option, value in given:
+        _set(options, option, value)
+    if not options.calibrate and not options.rates:
+        options.program = _program(rest)
     elif rest:
-        alone = "--calibrate" if order.calibrate else "--rates"
+        alone = "--calibrate" if options.calibrate else "--rates"
         raise UsageError(f"expected {alone} without a program, got {rest[0]}: run it by itself.")
-    return order
+    return options
 
 
-def _set(order: Order, option: str, value: str) -> None:
-    if option == "--gpu":
-        order.gpus.append(value)
+def _program(arguments: list[str]) -> list[str]:
+    """The program and its arguments; one that has no file cannot be run several times."""
+    if arguments and arguments[0] in ("-", "-c"):
+        raise UsageError(f"expected a program in a file or -m module, got {arguments[0]}.")
+    return program_arguments(arguments)
+
+
+def _set(options: Options, option: str, value: str) -> None:
+    if option in FLAGS:
+        setattr(options, option.removeprefix("--").replace("-", "_"), True)
+    elif option == "--gpu":
+        options.gpus.append(value)
     elif option == "--batch-arg":
-        order.batch_arg = value.removesuffix("=")
+        options.batch_arg = value.removesuffix("=")
     elif option in ("--report", "--snapshot"):
-        setattr(order, option.removeprefix("--"), value)
+        setattr(options, option.removeprefix("--"), value)
     elif value.isascii() and value.isdecimal() and int(value) > 0:
-        order.steps = int(value)
+        options.steps = int(value)
     else:
         raise UsageError(f"expected a number of steps after --steps, got {value!r}.")

@@ -8,7 +8,6 @@ lr = [0.1, 0.01]
 device = ["cuda", "cpu"]
 """
 
-import difflib
 import importlib
 import sys
 import tomllib
@@ -17,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from anydevice.errors import UsageError
+from anydevice.errors import UsageError, did_you_mean
 from anydevice.sweep.grid import Run, grid
 from anydevice.sweep.halving import Halving, halving
 from anydevice.sweep.sample import Space, integers, log_uniform, sample, uniform
@@ -75,9 +74,8 @@ def function(name: object, folder: Path) -> Callable[..., Any]:
         ) from error
     for part in attribute.split("."):
         if not hasattr(found, part):
-            near = difflib.get_close_matches(part, dir(found), 1)
-            hint = f": did you mean {near[0]}?" if near else "."
-            raise UsageError(f"expected {part!r} in {module_name}, got a module without it{hint}")
+            hint = did_you_mean(part, dir(found), "check its spelling.")
+            raise UsageError(f"expected {part!r} in {module_name}, got a module without it: {hint}")
         found = getattr(found, part)
     if not callable(found):
         raise UsageError(f"expected a function of a run, got {name!r}, which is {found!r}.")
@@ -88,9 +86,9 @@ def _toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
-        near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.toml")], 1)
-        hint = f": did you mean {path.parent / near[0]}?" if near else "."
-        raise UsageError(f"expected a file, got {path}, which does not exist{hint}") from None
+        names = [file.name for file in path.parent.glob("*.toml")]
+        hint = did_you_mean(path.name, names, "check the path.")
+        raise UsageError(f"expected a file, got {path}, which does not exist: {hint}") from None
     except IsADirectoryError:
         raise UsageError(f"expected a file of TOML, got {path}, which is a folder.") from None
     except (OSError, ValueError) as error:
@@ -100,8 +98,7 @@ def _toml(path: Path) -> dict[str, Any]:
 def _refuse_strangers(path: Path, entry: dict[str, Any]) -> None:
     for name in entry:
         if name not in KEYS:
-            near = difflib.get_close_matches(name, KEYS, 1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(KEYS)}."
+            hint = did_you_mean(name, KEYS)
             raise UsageError(f"expected entries of a sweep in {path}, got {name!r}: {hint}")
 
 

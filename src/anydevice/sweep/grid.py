@@ -1,6 +1,5 @@
 """The runs of a sweep: every combination of parameters, or those that are listed."""
 
-import difflib
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -8,7 +7,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NoReturn
 
-from anydevice.errors import UsageError
+from anydevice.errors import UsageError, did_you_mean
 from anydevice.sweep.records import storable
 
 RESERVED = ("epoch", "folder", "key", "parameters", "run")
@@ -66,8 +65,7 @@ class Run:
             raise AttributeError(name)
         if name in self._parameters:
             return self._parameters[name]
-        near = difflib.get_close_matches(name, self._parameters, 1)
-        hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(self._parameters)}."
+        hint = did_you_mean(name, self._parameters, f"it has {', '.join(self._parameters)}.")
         raise AttributeError(f"this run has no parameter {name!r}: {hint}", name=name)
 
     def __getitem__(self, name: str) -> Any:

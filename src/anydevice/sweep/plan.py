@@ -9,17 +9,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, ConsoleOptions, RenderResult
-
 from anydevice.devices.catalogue import card
 from anydevice.errors import UsageError
 from anydevice.plan.batch import Largest, Search
 from anydevice.plan.hollow.isolated import isolated
 from anydevice.plan.hollow.run import Run as HollowRun
 from anydevice.plan.hollow.run import hollow_run
-from anydevice.plan.time.predict import Prediction, duration, predict
-from anydevice.sizes import UNSET, size_text
-from anydevice.tables import Table, plain_text
+from anydevice.plan.time.predict import Prediction, predict
+from anydevice.tables import Shown, Table
+from anydevice.text import UNSET, duration_text, size_text
 
 if TYPE_CHECKING:
     from anydevice.sweep.grid import Run
@@ -53,8 +51,8 @@ class RunPlan:
         }
 
 
-@dataclass
-class SweepPlan:
+@dataclass(repr=False)
+class SweepPlan(Shown):
     """All runs, in the sweep's order. `fits` is false if one that was planned does not."""
 
     gpu: str
@@ -85,7 +83,7 @@ class SweepPlan:
         for plan in sorted(self.plans, key=lambda plan: plan.fits is not False):
             values = (plan.run.parameters.get(name, UNSET) for name in self.parameters)
             fits = {True: "yes", False: "NO", None: plan.why_not}[plan.fits]
-            time = duration(plan.time.seconds) if plan.time else UNSET
+            time = duration_text(plan.time.seconds) if plan.time else UNSET
             row = [*map(str, values), fits, size_text(plan.device_bytes), time]
             if len(figures) > 2:
                 row.append(f"{plan.largest.batch:,}" if plan.largest else UNSET)
@@ -100,14 +98,8 @@ class SweepPlan:
         unknown = sum(plan.fits is None and plan.why_not != ON_CPU for plan in self.plans)
         return f"{answer}, {unknown} could not be planned" if unknown else answer
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def _shown(self) -> Iterator[Table]:
         yield self.table()
-
-    def __repr__(self) -> str:
-        return plain_text(self, width=120)
-
-    def _repr_html_(self) -> str:
-        return self.table().html()
 
 
 def plan_sweep(

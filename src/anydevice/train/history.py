@@ -1,15 +1,13 @@
 """What a trial found out: one record an epoch, shown as a table or a picture."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from rich.console import RenderableType
-
-from anydevice.sizes import UNSET
-from anydevice.tables import Table, plain_text
+from anydevice.tables import Shown, Table
+from anydevice.text import UNSET
 
 
-class History(list[dict[str, Any]]):
+class History(Shown, list[dict[str, Any]]):
     """A list of records, one for each epoch: `history[-1]["val_loss"]`."""
 
     def table(self) -> Table:
@@ -41,14 +39,10 @@ class History(list[dict[str, Any]]):
         names = (name for record in self for name in record if name not in beside)
         return list(dict.fromkeys(name.removeprefix("val_") for name in names))
 
-    def __rich__(self) -> RenderableType:
-        return self.table().__rich__()
+    def _shown(self) -> Iterator[Table]:
+        yield self.table()
 
-    def __str__(self) -> str:
-        return plain_text(self.table())
-
-    def _repr_html_(self) -> str:
-        return self.table().html()
+    __repr__ = list.__repr__
 
 
 def _text(figure: Any) -> str:

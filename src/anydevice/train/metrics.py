@@ -1,6 +1,5 @@
 """What is measured while training: summed on the device, read once when somebody asks."""
 
-import difflib
 from collections.abc import Callable, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any
@@ -9,7 +8,7 @@ import torch
 from torch import Tensor
 
 from anydevice.devices.move import move
-from anydevice.errors import UsageError
+from anydevice.errors import UsageError, did_you_mean
 from anydevice.train.forward import Result
 
 if TYPE_CHECKING:
@@ -265,9 +264,9 @@ def _measure(wanted: Any) -> tuple[str, Measure]:
     if isinstance(wanted, str):
         if wanted in KNOWN:
             return wanted, KNOWN[wanted]()
-        near = difflib.get_close_matches(wanted, KNOWN, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(KNOWN)}."
-        raise UsageError(f"expected the name of a metric, got {wanted!r}: {hint}")
+        raise UsageError(
+            f"expected the name of a metric, got {wanted!r}: {did_you_mean(wanted, KNOWN)}"
+        )
     if all(hasattr(wanted, part) for part in ("update", "compute", "reset")):
         return type(wanted).__name__.lower(), Foreign(wanted)
     if callable(wanted):

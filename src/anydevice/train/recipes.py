@@ -1,6 +1,5 @@
 """Optimizers and losses as people name them: an object, a factory, or a word such as "adam"."""
 
-import difflib
 from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
@@ -9,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from anydevice.errors import UsageError
+from anydevice.errors import UsageError, did_you_mean
 
 Loss = Callable[..., Tensor]
 OptimizerLike = str | Optimizer | Callable[[Iterable[nn.Parameter]], Optimizer]
@@ -70,8 +69,7 @@ def _parameters(network: nn.Module, loss: object) -> list[nn.Parameter]:
 def _named(name: str, known: dict[str, Any], what: str) -> Any:
     if name.lower() in known:
         return known[name.lower()]
-    near = difflib.get_close_matches(name.lower(), known, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}."
+    hint = did_you_mean(name, sorted(known))
     raise UsageError(f"expected the name of {_article(what)}, got {name!r}: {hint}")
 
 

@@ -4,7 +4,6 @@
 """
 
 import errno
-import fcntl
 import hashlib
 import os
 import platform
@@ -14,11 +13,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+from anydevice.files import locked, sync
 
 NATIVE = Path(__file__).parent / "native"
 FLAGS = ("-std=c++20", "-O2", "-g0", "-fno-math-errno", "-fPIC", "-fvisibility=hidden", "-w")
@@ -37,7 +38,8 @@ def library() -> Path:
     try:
         path = cache_dir() / _key() / "anydevice_virtual.so"
         if not path.exists():
-            with _locked(path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with locked(path.with_name("lock")):  # one process builds, others find it built
                 if not path.exists():
                     _build(path)
                     _remove_unused(path.parent)
@@ -91,7 +93,7 @@ def _build(path: Path) -> None:
                 f"{command[0]} could not compile the virtual GPU for torch {_torch_version()}; "
                 f"its messages are in {log}."
             )
-        _write_through(unfinished)
+        sync(unfinished)  # loading a library that is half there ends the process
         os.replace(unfinished, path)
     took = time.monotonic() - begin
     print(f"anydevice: built in {took:.0f} s, kept in {path.parent}", file=sys.stderr, flush=True)
@@ -114,12 +116,6 @@ def _link_command(compiler: list[str], folder: Path, library: Path) -> list[str]
 def headers() -> Path:
     """Where torch keeps its C++ headers."""
     return _torch() / "include"
-
-
-def _write_through(file: Path) -> None:
-    """Has the disk hold it, since loading a library that is half there ends the process."""
-    with file.open("rb") as opened:
-        os.fsync(opened.fileno())
 
 
 def _remove_unused(used: Path) -> None:
@@ -167,15 +163,6 @@ def _torch() -> Path:
 
 def _torch_version() -> str:
     return version("torch")
-
-
-@contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Holds other processes off, so that one of them builds and the rest find it built."""
-    directory.mkdir(parents=True, exist_ok=True)
-    with (directory / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 if __name__ == "__main__":

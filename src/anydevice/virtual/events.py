@@ -5,14 +5,12 @@ with listening(print):
 """
 
 import ctypes
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
-from types import FrameType
 
+from anydevice.frames import line_text, own_place
 from anydevice.virtual import core
 
 KINDS = ("transfer", "synchronise", "allocate", "release")
@@ -36,7 +34,7 @@ class Event:
     @property
     def where(self) -> str:
         """The user's line: `train.py:17`."""
-        return f"{os.path.basename(self.file)}:{self.line}"
+        return line_text(self.file, self.line)
 
 
 class _Report(ctypes.Structure):
@@ -92,7 +90,7 @@ def listening(tell: Callable[[Event], None]) -> Iterator[None]:
 
 def _hear(pointer: "ctypes._Pointer[_Report]") -> None:
     report = pointer.contents
-    file, line = user_line(sys._getframe(1))
+    file, line = own_place(sys._getframe(1))
     event = Event(
         kind=KINDS[report.event],
         op=report.op.decode(),
@@ -110,22 +108,3 @@ def _hear(pointer: "ctypes._Pointer[_Report]") -> None:
 
 # Made once and for good: another thread may be on its way here when the last listener leaves.
 _heard = _Listener(_hear)
-
-
-def user_line(frame: FrameType | None) -> tuple[str, int]:
-    """File and line of the innermost frame outside torch and anydevice."""
-    libraries = _libraries()
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if not file.startswith(libraries):
-            return file, frame.f_lineno
-        frame = frame.f_back
-    return "", 0
-
-
-@cache
-def _libraries() -> tuple[str, ...]:
-    import torch
-
-    packages = (os.path.dirname(torch.__file__), os.path.dirname(os.path.dirname(__file__)))
-    return (*(folder + os.sep for folder in packages), "<")

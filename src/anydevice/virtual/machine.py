@@ -8,7 +8,7 @@ from typing import Any
 
 from anydevice.devices.catalogue import Card, card
 from anydevice.errors import UsageError
-from anydevice.sizes import size_of
+from anydevice.text import size_of
 from anydevice.virtual import build, core, ops, visible
 
 

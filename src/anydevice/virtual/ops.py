@@ -1,13 +1,14 @@
 """The ops that PyTorch has CUDA kernels for, as its own native_functions.yaml names them."""
 
 import hashlib
-import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+
+from anydevice.files import write_whole
 
 LAYOUTS = ("CUDA", "SparseCUDA", "SparseCsrCUDA", "NestedTensorCUDA", "QuantizedCUDA")
 
@@ -41,9 +42,7 @@ def kept_op_list(folder: Path) -> str:
     except OSError:
         listed = op_list()
     with suppress(OSError):  # a cache that others filled may be read-only
-        unfinished = kept.with_name(f"{kept.name}.{os.getpid()}")
-        unfinished.write_text(listed, "utf-8")
-        unfinished.replace(kept)
+        write_whole(kept, listed.encode())
     return listed
 
 

@@ -3,29 +3,20 @@
 import ast
 import inspect
 import linecache
-import os
-import sysconfig
 from collections import UserDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from types import FrameType, MemberDescriptorType, TracebackType
 from typing import Any
 
 import torch
 from torch import nn
 
+from anydevice.frames import is_own, line_text
+
 MISSING = object()
 Position = tuple[int, int, int, int]  # line, end line, column, end column
-
-_LIBRARIES = tuple(
-    os.path.join(path, "")
-    for path in {
-        *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-        *(str(Path(file).parent) for file in (torch.__file__, Path(__file__).parents[1])),
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -62,13 +53,12 @@ class Scene:
     @property
     def place(self) -> str:
         """File and line, as short as one finds it."""
-        return f"{Path(self.frame.f_code.co_filename).name}:{self.line}"
+        return line_text(self.frame.f_code.co_filename, self.line)
 
     @property
     def is_library(self) -> bool:
         """Whether the frame is code that the user did not write."""
-        file = self.frame.f_code.co_filename
-        return file.startswith((*_LIBRARIES, "<frozen "))
+        return not is_own(self.frame.f_code.co_filename)
 
     @cached_property
     def scope(self) -> ast.AST | None:

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
+from anydevice.frames import own_place
 from anydevice.virtual import core
-from anydevice.virtual.events import user_line
 from anydevice.virtual.surface import history
 
 PARAMETERS = "parameters"
@@ -77,7 +77,7 @@ class Ledger:
         trace = pointer.contents
         if trace.action == _ALLOCATED:
             category, module = self._birth()
-            file, line = user_line(sys._getframe(1))
+            file, line = own_place(sys._getframe(1))
             block = Block(
                 *(self.events, None, trace.size, device),
                 *(category, module, f"{file}:{line}", trace.address),

@@ -7,7 +7,7 @@ import traceback
 from pathlib import Path
 
 from anydevice.errors import UsageError
-from anydevice.plan.lines import line_of
+from anydevice.frames import line_of
 
 # Packages that are, or bring, code for GPUs.
 FOR_GPUS = (

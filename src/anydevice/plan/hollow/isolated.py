@@ -18,6 +18,7 @@ import torch
 from anydevice.notices import say_once
 from anydevice.plan.hollow import sandbox
 from anydevice.plan.hollow.failures import CannotPlanError
+from anydevice.text import signal_name
 from anydevice.virtual import build
 
 T = TypeVar("T")
@@ -111,8 +112,7 @@ def _answer(
 
 def _died(status: int) -> CannotPlanError:
     code = os.waitstatus_to_exitcode(status)
-    names = {known.value: known.name for known in signal.Signals}
-    how = f"signal {names.get(-code, -code)}" if code < 0 else f"exit code {code}"
+    how = signal_name(-code) if code < 0 else f"exit code {code}"
     why = ""
     if -code in FAULTS:
         why = ": code for GPUs that is not PyTorch's finds no memory there where there is none"

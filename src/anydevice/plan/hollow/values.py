@@ -18,7 +18,7 @@ from unittest.mock import patch
 import torch
 
 from anydevice.errors import UsageError
-from anydevice.plan.lines import is_own, named
+from anydevice.frames import is_own, line_text
 
 ARITHMETIC = (
     *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"),
@@ -80,7 +80,7 @@ for _kind, _plain in ((ReadFloat, float), (ReadInt, int)):
 
 def _look(frame: FrameType | None) -> None:
     if frame and is_own(frame.f_code.co_filename) and frame.f_lasti in _branches(frame.f_code):
-        raise Branched(named(frame.f_code.co_filename, frame.f_lineno))
+        raise Branched(line_text(frame.f_code.co_filename, frame.f_lineno))
 
 
 @cache

@@ -21,9 +21,9 @@ from torch.optim.optimizer import (
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
 from anydevice.devices.catalogue import Card
+from anydevice.frames import own_line
 from anydevice.plan.hollow import blocks, workspaces
 from anydevice.plan.hollow.blocks import Ledger
-from anydevice.plan.lines import own_line
 from anydevice.plan.time.recorder import Recorder
 from anydevice.plan.time.work import Work
 from anydevice.virtual.events import listening

@@ -6,10 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from html import escape
 from typing import Any
 
-from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from anydevice.devices.catalogue import card
@@ -18,9 +16,9 @@ from anydevice.plan.hollow.blocks import ACTIVATIONS, peak
 from anydevice.plan.hollow.isolated import isolated
 from anydevice.plan.hollow.run import Run, hollow_run
 from anydevice.plan.remedies import changes
-from anydevice.plan.time.predict import Prediction, duration, predict
-from anydevice.sizes import UNSET, size_text
-from anydevice.tables import Table, plain_text
+from anydevice.plan.time.predict import Prediction, predict
+from anydevice.tables import Shown, Table
+from anydevice.text import UNSET, duration_text, size_text
 from anydevice.train.precision import HALVES
 from anydevice.train.trial import Trial
 
@@ -77,8 +75,8 @@ class Remedy:
         }
 
 
-@dataclass
-class Remedies:
+@dataclass(repr=False)
+class Remedies(Shown):
     """All that were tried for a trial on a card; the cheapest that fits comes first."""
 
     gpu: str
@@ -114,20 +112,14 @@ class Remedies:
             str(remedy.cards),
             "yes" if remedy.fits else "NO",
             size_text(remedy.device_bytes),
-            duration(remedy.time.seconds),
+            duration_text(remedy.time.seconds),
             UNSET if remedy is self.as_it_is else f"{added:+.0%}",
             remedy.how,
         )
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def _shown(self) -> Iterator[Table | Text]:
         yield self.table()
         yield Text(NOT_TRIED, style="dim")
-
-    def __repr__(self) -> str:
-        return plain_text(self, width=120)
-
-    def _repr_html_(self) -> str:
-        return f"{self.table().html()}<p>{escape(NOT_TRIED)}</p>"
 
 
 def steps_of(trial: Trial) -> Callable[[], None]:

@@ -11,6 +11,7 @@ from typing import Any
 from anydevice.devices.catalogue import Card
 from anydevice.plan.time.rates import Rates
 from anydevice.plan.time.work import Exchange, HostTime, Op, Product, Transfer, Wait, Work
+from anydevice.text import duration_text
 
 # Tiles that cuBLAS and cuDNN cut a product into, and how well each feeds a multiprocessor; assumed.
 TILES = ((256, 128, 1.0), (128, 128, 0.95), (128, 64, 0.75), (64, 64, 0.55), (32, 32, 0.25))
@@ -43,7 +44,8 @@ class Prediction:
 
     def sentence(self) -> str:
         """In words: `12 ms a step (9 ms to 16 ms), 10,700 samples a second`, and its waits."""
-        parts = [f"{duration(self.seconds)} a step ({duration(self.low)} to {duration(self.high)})"]
+        expected, low, high = map(duration_text, (self.seconds, self.low, self.high))
+        parts = [f"{expected} a step ({low} to {high})"]
         if rate := self.samples_per_second:
             parts.append(f"{rate:,.0f} samples a second" if rate > 10 else f"{rate:.1f} samples/s")
         waits = (("launches", self.waits_for_launches), ("transfers", self.waits_for_transfers))
@@ -274,10 +276,3 @@ def _filled(p: Product, multiprocessors: int, rows: int, columns: int, feeds: fl
     in_waves = tiles * splits / (waves * multiprocessors)
     length = p.k / splits
     return feeds * in_tiles * in_waves * length / (length + RAMP)
-
-
-def duration(seconds: float) -> str:
-    """As people say it: `duration(0.012) == "12 ms"`."""
-    if seconds < 1e-3:
-        return f"{seconds * 1e6:.0f} µs"
-    return f"{seconds * 1e3:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s"

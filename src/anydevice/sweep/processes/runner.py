@@ -1,6 +1,5 @@
 """Does the runs of a sweep that are not done: several at a time, whatever becomes of each."""
 
-import signal
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +16,7 @@ from anydevice.sweep.processes.worker import DISK, OUTPUT, again
 from anydevice.sweep.records.claims import Claim, claim, is_claimed
 from anydevice.sweep.records.records import Damaged, Record, RecordError, folder_of, read, write
 from anydevice.sweep.records.storable import lenient
+from anydevice.text import signal_name
 
 BETWEEN = 0.25  # seconds between two looks at runs that another sweep has
 PATIENCE = 10.0  # seconds
@@ -180,6 +180,6 @@ def left_of(
 def _how(code: int) -> str:
     if code >= 0:
         return f"the run's process ended with exit code {code} before the run did"
-    name = {known.value: known.name for known in signal.Signals}.get(-code, f"signal {-code}")
+    name = signal_name(-code)
     hint = ", as Linux does where memory runs out" if name == "SIGKILL" else ""
     return f"the run's process was killed by {name}{hint}"

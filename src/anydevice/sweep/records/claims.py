@@ -1,10 +1,10 @@
 """Which process has a run: a lock on a file in its folder, which goes when the process does."""
 
-import fcntl
 import os
 import weakref
 from pathlib import Path
 
+from anydevice.files import lock
 from anydevice.sweep.records.records import LOCK, folder_of, told
 
 
@@ -31,7 +31,7 @@ def claim(folder: Path, key: str) -> Claim | None:
     with told(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    if _lock(descriptor):
+    if lock(descriptor, wait=False):
         return Claim(descriptor)
     os.close(descriptor)
     return None
@@ -44,17 +44,9 @@ def is_claimed(folder: Path, key: str) -> bool:
     except OSError:
         return False
     try:
-        return not _lock(descriptor)
+        return not lock(descriptor, wait=False)
     finally:
         os.close(descriptor)
-
-
-def _lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _forked() -> None:

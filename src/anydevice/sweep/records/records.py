@@ -3,7 +3,6 @@
 FOLDER/sweep.json names the sweep; FOLDER/runs/<key>/record.json is one run, as far as it got.
 """
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from anydevice.errors import UsageError
-from anydevice.files import write_whole
+from anydevice.files import locked, write_whole
 from anydevice.sweep.records.storable import lenient, strict
 
 SWEEP_FORMAT, RUN_FORMAT = "anydevice sweep 1", "anydevice run 1"
@@ -171,14 +170,6 @@ def refuse_file(folder: Path) -> None:
     """A file cannot have a sweep's records."""
     if folder.is_file():
         raise UsageError(f"expected a folder for the records, got {folder}, which is a file.")
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Inside the block no other process is in one with the same file."""
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _joined(folder: Path, there: Sheet, sheet: Sheet) -> Sheet:

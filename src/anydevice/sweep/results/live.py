@@ -19,6 +19,7 @@ from anydevice.sweep.ranking import badness, compared_by
 from anydevice.sweep.records.records import Record
 from anydevice.sweep.records.storable import is_number
 from anydevice.tables import show_text
+from anydevice.text import duration_text
 
 MOST_SHOWN = 8  # running runs, so that the view stays on the screen
 
@@ -200,13 +201,6 @@ def figures_in(record: Mapping[str, Any]) -> list[str]:
     """What was measured, beside the epoch and its duration."""
     beside = ("epoch", "seconds", "samples_per_second", "skipped")
     return [name for name, value in record.items() if name not in beside and is_number(value)]
-
-
-def duration_text(seconds: float) -> str:
-    """As people say it: "0.31 s", "42 s", "3 min", "2.5 h"."""
-    if seconds < 99.5:
-        return f"{seconds:.2g} s" if seconds < 9.95 else f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _say_how_it_stands(progress: Progress, interrupted: bool) -> None:

@@ -1,14 +1,12 @@
 """What a sweep found out: its records as a table, CSV, JSON, pandas, polars, TensorBoard."""
 
 import csv
-import difflib
 import io
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from html import escape
 from importlib import import_module
 from pathlib import Path
 from statistics import median
@@ -17,16 +15,16 @@ from typing import Any, overload
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from anydevice.errors import UsageError
+from anydevice.errors import UsageError, did_you_mean
 from anydevice.files import write_whole
-from anydevice.sizes import UNSET
 from anydevice.sweep.grid import Run
 from anydevice.sweep.ranking import badness, compared_by, more_is_better
 from anydevice.sweep.records.claims import is_claimed
 from anydevice.sweep.records.records import SWEEP, Damaged, Record, read_all, read_sheet
 from anydevice.sweep.records.storable import is_number, strict
-from anydevice.sweep.results.live import duration_text, reason
-from anydevice.tables import Table, plain_text
+from anydevice.sweep.results.live import reason
+from anydevice.tables import Shown, Table
+from anydevice.text import UNSET, duration_text
 
 EPOCH_DURATION, RUN_DURATION = "epoch duration", "run duration"
 LEADING = ("loss", "accuracy")
@@ -34,8 +32,8 @@ BEST = "*"
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Results(Sequence[Record]):
+@dataclass(frozen=True, repr=False)
+class Results(Shown, Sequence[Record]):
     """The runs of a sweep, in its order: a sequence of records that shows itself as a table.
 
     >>> results = Results.of("runs/first")
@@ -207,8 +205,7 @@ class Results(Sequence[Record]):
         if name not in columns and not self.figures:
             return rows  # nothing is measured yet, or all has failed
         if name not in columns:
-            near = difflib.get_close_matches(name, columns, 1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(columns)}."
+            hint = did_you_mean(name, columns)
             raise UsageError(f"expected a column to sort by, got {name!r}: {hint}")
         better = name in self.figures and more_is_better(name)
         there = [row for row in rows if not _is_missing(row[name])]
@@ -218,21 +215,13 @@ class Results(Sequence[Record]):
 
     def shown(self, sort: str | None = None, *, every_epoch: bool = False) -> RenderableType:
         """The table, and under it what it does not say."""
-        return Group(self.table(sort, every_epoch=every_epoch), *map(Text, self._untold()))
+        return Group(self.table(sort, every_epoch=every_epoch), *map(Text, self._not_in_table()))
 
-    def __rich__(self) -> RenderableType:
-        return self.shown()
+    def _shown(self) -> Iterator[Table | Text]:
+        yield self.table()
+        yield from map(Text, self._not_in_table())
 
-    def __str__(self) -> str:
-        return plain_text(self)
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        lines = "".join(f"<p>{escape(line)}</p>" for line in self._untold())
-        return self.table().html() + lines
-
-    def _untold(self) -> list[str]:
+    def _not_in_table(self) -> list[str]:
         """The failures, and what is damaged: a table does not say why."""
         failed = ((n, r) for n, r in enumerate(self, 1) if r.state == "failed")
         lines = [f"run {number} failed: {reason(record)}" for number, record in failed]

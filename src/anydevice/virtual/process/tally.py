@@ -7,7 +7,8 @@ from ctypes import c_int64
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from anydevice.sizes import size_text
+from anydevice.files import write_whole
+from anydevice.text import counted, size_text
 from anydevice.virtual import core
 from anydevice.virtual.machine import Machine
 
@@ -41,7 +42,7 @@ def own() -> Tally:
     native.anydevice_totals(totals)
     peaks = [0] * core.MOST_GPUS
     for device in range(core.MOST_GPUS):  # where CUDA_VISIBLE_DEVICES is set, not the GPU's number
-        gpu = native.anydevice_number(device)
+        gpu = native.anydevicecounted(device)
         peaks[gpu] = max(peaks[gpu], native.anydevice_memory_highest(device))
     return Tally(peaks, *totals)
 
@@ -55,9 +56,7 @@ def leave(folder: str) -> None:
     """Leaves this process's tally for the one that tells; without a folder nobody will."""
     tally = own()
     if tally and os.path.isdir(folder):
-        path = Path(folder, f"{os.getpid()}.unfinished")
-        path.write_text(json.dumps(asdict(tally)), "utf-8")
-        path.rename(path.with_suffix(".json"))
+        write_whole(Path(folder, f"{os.getpid()}.json"), json.dumps(asdict(tally)).encode())
 
 
 def tell(machine: Machine, folder: str) -> None:
@@ -78,11 +77,7 @@ def _sentence(machine: Machine, tally: Tally) -> str:
     peaks = ", ".join(f"cuda:{i} {size_text(peak)}" for i, peak in enumerate(tally.peaks) if peak)
     processes = f" in {tally.processes} processes" if tally.processes > 1 else ""
     return (
-        f"peak memory {peaks or 'none'}; {_number(tally.transfers, 'transfer')} "
-        f"({size_text(tally.transferred)}), {_number(tally.synchronisations, 'synchronisation')}"
+        f"peak memory {peaks or 'none'}; {counted(tally.transfers, 'transfer')} "
+        f"({size_text(tally.transferred)}), {counted(tally.synchronisations, 'synchronisation')}"
         f"{processes}; {unreal}."
     )
-
-
-def _number(count: int, what: str) -> str:
-    return f"{count:,} {what}{'s' * (count != 1)}"

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TextIO
 
-from anydevice.sizes import size_text
+from anydevice.text import size_text
 from anydevice.virtual.events import HOST, Event, listening
 
 Record = dict[str, Any]

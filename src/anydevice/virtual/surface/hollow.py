@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
+from anydevice.frames import own_place
 from anydevice.notices import say_once
 from anydevice.virtual import core
-from anydevice.virtual.events import user_line
 from anydevice.virtual.surface import distributed
 
 
@@ -84,7 +84,7 @@ def _saving(save: Any) -> Any:
 
 
 def _tell(text: Any, size: int) -> None:
-    file, line = user_line(sys._getframe(1))
+    file, line = own_place(sys._getframe(1))
     if file:
         where = f" at {os.path.basename(file)}:{line}".encode()[: size - 1]
         ctypes.memmove(text, where + b"\0", len(where) + 1)
