@@ -11,7 +11,7 @@ from torch import nn
 from anydevice.plan.hollow import workspaces
 from anydevice.plan.hollow.blocks import BACKWARD, INPUTS, TEMPORARY, WORKSPACE, Block, peak
 from anydevice.plan.hollow.isolated import isolated
-from anydevice.plan.hollow.run import Run, hollow_run
+from anydevice.plan.hollow.run import HollowRun, hollow_run
 
 MIB = 1 << 20
 Made = Callable[[], nn.Module]
@@ -36,7 +36,7 @@ def run_of(
     gpu: str = "a100-80gb",
     optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.Adam,
     dtype: torch.dtype = torch.float32,
-) -> Run:
+) -> HollowRun:
     def train() -> None:
         model = network().to("cuda", dtype)
         steps = optimizer(model.parameters())
@@ -51,7 +51,7 @@ def run_of(
     return run
 
 
-def totals(run: Run, category: str) -> Counter[str]:
+def totals(run: HollowRun, category: str) -> Counter[str]:
     """Bytes that were taken for this in the last step, by module."""
     begin = run.step_marks[-2]
     found = Counter[str]()

@@ -10,13 +10,13 @@ import torch
 import torch.nn.functional as F
 
 from anydevice.plan.hollow.isolated import isolated
-from anydevice.plan.hollow.run import Run, hollow_run
+from anydevice.plan.hollow.run import HollowRun, hollow_run
 from tests.virtual import networks
 
 MIB = 1 << 20
 
 
-def planned(make: str, optimizer: str, batch: int = 128, gpu: str = "a100-80gb") -> Run:
+def planned(make: str, optimizer: str, batch: int = 128, gpu: str = "a100-80gb") -> HollowRun:
     def train() -> None:
         with torch.device("cuda"):
             network = eval(f"networks.{make}", {"networks": networks})

@@ -8,7 +8,7 @@ from torch import nn
 
 import anydevice as ad
 from anydevice.plan.hollow.program import Program
-from anydevice.plan.hollow.run import Run
+from anydevice.plan.hollow.run import HollowRun
 from anydevice.plan.planning import plan
 
 LAYER = """
@@ -89,7 +89,7 @@ for _ in range(9):
 }
 
 
-def planned(folder: Path, text: str) -> Run:
+def planned(folder: Path, text: str) -> HollowRun:
     path = folder / "train.py"
     path.write_text(text)
     return plan(Program((str(path),)), "t4").verdicts[0].run

@@ -16,7 +16,7 @@ from anydevice.errors import UsageError
 from anydevice.plan.batch import Largest
 from anydevice.plan.hollow import workspaces
 from anydevice.plan.hollow.blocks import ACTIVATIONS, CATEGORIES, WORKSPACE, Peak, peak
-from anydevice.plan.hollow.run import Run
+from anydevice.plan.hollow.run import HollowRun
 from anydevice.plan.remedies.search import Remedies
 from anydevice.plan.time.predict import Prediction
 from anydevice.tables import Shown, Table
@@ -32,7 +32,7 @@ ROWS = (*CATEGORIES, *BEYOND)
 class Verdict:
     """What the plan says of one card."""
 
-    run: Run
+    run: HollowRun
     largest: Largest | None = None
     time: Prediction | None = None
     remedies: Remedies | None = None

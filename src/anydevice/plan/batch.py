@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from anydevice.errors import UsageError
-from anydevice.plan.hollow.run import Run
+from anydevice.plan.hollow.failures import (
+    CannotPlanError,
+    DoesNotFitError,
+    unknown_batch_argument,
+)
+from anydevice.plan.hollow.gpus import HollowGPUs
+from anydevice.plan.hollow.run import HollowRun
+from anydevice.plan.subjects import Subject
 
 MOST = 1 << 24
-STEP_BACK = 0.03  # where what was foretold does not fit, a little less may; then twice as much less
+STEP_BACK = 0.03  # where a predicted batch does not fit, try so much less; then twice as much less
 STEP_BACK_FAR = 0.9
 LEAP = 8  # how many times larger the next batch is, while the peak does not depend on it
 
@@ -23,94 +29,103 @@ class Largest:
     all_data: bool = False
 
 
-class Search:
-    """Tries batch sizes with `run`, which is None where a batch does not fit."""
+def largest_batch(subject: Subject, gpus: HollowGPUs, first: HollowRun, option: str) -> Largest:
+    """From the subject's first run, whether it fits or not: the largest batch that does.
 
-    def __init__(self, run: Callable[[int], Run | None], capacity: int, option: str) -> None:
-        self.capacity = capacity
-        self.option = option
-        self.tried: dict[int, Run | None] = {}
-        self._run = run
-        self._less = STEP_BACK
+    `option` sets the batch size; errors name it.
+    """
+    search = _Search(subject, gpus, option, capacity=first.card.memory - first.context)
+    return search.largest(subject.batch or first.samples or 1, first)
 
-    def largest(self, start: int, first: Run) -> Largest:
-        """From the run of a first guess: as far as the growth of memory foretells."""
-        self.tried[start] = first if first.fits else None
-        share = 2 if first.fits else STEP_BACK_FAR * self.capacity / first.allocated
-        self._fits(max(1, int(share * start)))
+
+@dataclass
+class _Search:
+    """Batch sizes that were tried: the runs of those that fit, and the least that does not."""
+
+    subject: Subject
+    gpus: HollowGPUs
+    option: str
+    capacity: int
+    fitting: dict[int, HollowRun] = field(default_factory=dict)
+    too_large: int | None = None
+    runs: int = 1
+    less: float = STEP_BACK
+
+    def largest(self, start: int, first: HollowRun) -> Largest:
+        """As far as the growth of memory predicts it, then step by step."""
+        if first.fits:
+            self.fitting[start] = first
+            self._try(2 * start)
+        else:
+            self.too_large = start
+            self._try(max(1, int(STEP_BACK_FAR * self.capacity / first.allocated * start)))
         while not self._is_done():
-            self._fits(self._next())
-        if self._full():
-            return Largest(self._all_data(), len(self.tried), all_data=True)
-        return Largest(max(self._fitting(), default=0), len(self.tried))
+            self._try(self._next())
+        if self._is_all_data():
+            return Largest(self._all_data(), self.runs, all_data=True)
+        return Largest(max(self.fitting, default=0), self.runs)
 
-    def _fits(self, batch: int) -> bool:
-        if batch not in self.tried:
-            self.tried[batch] = self._run(batch)
-            self._refuse_no_growth()
-        return self.tried[batch] is not None
-
-    def _fitting(self) -> list[int]:
-        return sorted(batch for batch, run in self.tried.items() if run)
-
-    def _too_large(self) -> int | None:
-        return min((batch for batch, run in self.tried.items() if not run), default=None)
-
-    def _is_done(self) -> bool:
-        least, most = self._too_large(), max(self._fitting(), default=0)
-        return most >= MOST or self._full() or (least is not None and least <= most + 1)
-
-    def _next(self) -> int:
-        """Between the largest that fits and the smallest that does not."""
-        fitting, least = self._fitting(), self._too_large()
-        if not fitting:
-            assert least
-            return max(1, least // 2)
-        most = fitting[-1]
-        if least is not None and len(fitting) < 2:
-            return (most + least) // 2
-        foretold = self._foretold()
-        if least is None:
-            return min(max(foretold, most + 1), MOST)
-        if foretold >= least:
-            foretold = max(int(least * (1 - self._less)), (most + least) // 2)
-            self._less *= 2
-        return min(max(foretold, most + 1), least - 1)
-
-    def _foretold(self) -> int:
-        """Where the line through the two largest that fit meets the card's memory."""
-        few, many = self._fitting()[-2:]
-        growth = (self._need(many) - self._need(few)) / (many - few)
-        if growth <= 0:
-            return LEAP * many
-        return many + int((self.capacity - self._need(many)) / growth)
-
-    def _need(self, batch: int) -> int:
-        run = self.tried[batch]
-        assert run
-        return run.allocated
-
-    def _full(self) -> bool:
-        """Whether a larger batch was asked for than came: the data has no more."""
-        fitting = self._fitting()
-        if len(fitting) < 2:
-            return False
-        few, many = (self.tried[batch] for batch in fitting[-2:])
-        assert few
-        assert many
-        return few.samples == many.samples and few.requested == many.requested
-
-    def _all_data(self) -> int:
-        """How many samples came when more were asked for, where the program's batches tell."""
-        less, enough, asked = self._fitting()[-3:]  # two alone are refused
-        run = self.tried[asked]
-        known = run and run.samples and less < run.samples <= enough
-        return run.samples if run and run.samples and known else asked
-
-    def _refuse_no_growth(self) -> None:
-        if len(self._fitting()) == 2 and self._full():
-            sizes = " and ".join(map(str, self._fitting()))
+    def _try(self, batch: int) -> None:
+        if batch in self.fitting or batch == self.too_large:
+            return
+        self.runs += 1
+        try:
+            self.fitting[batch] = self._run(batch)
+        except DoesNotFitError:
+            self.too_large = min(batch, self.too_large or batch)
+        if len(self.fitting) == 2 and self._is_all_data():
+            sizes = " and ".join(map(str, sorted(self.fitting)))
             raise UsageError(
                 f"expected a batch size in {self.option}, got a program that does the same with "
                 f"{sizes}: name what sets its batch size, or give it more data than that."
             )
+
+    def _run(self, batch: int) -> HollowRun:
+        try:
+            return self.gpus.run_if_it_fits(self.subject.with_batch(batch), self.subject.name)
+        except CannotPlanError as error:
+            if error.ended_at:
+                raise unknown_batch_argument(self.option, batch, error) from error
+            raise
+
+    def _is_done(self) -> bool:
+        most = max(self.fitting, default=0)
+        closed = self.too_large is not None and self.too_large <= most + 1
+        return closed or most >= MOST or self._is_all_data()
+
+    def _next(self) -> int:
+        """Between the largest that fits and the least that does not."""
+        most, least = max(self.fitting, default=0), self.too_large
+        if least is None:
+            return min(max(self._predicted(), most + 1), MOST)
+        if not most:
+            return max(1, least // 2)
+        if len(self.fitting) < 2:
+            return (most + least) // 2
+        predicted = self._predicted()
+        if predicted >= least:
+            predicted = max(int(least * (1 - self.less)), (most + least) // 2)
+            self.less *= 2
+        return min(max(predicted, most + 1), least - 1)
+
+    def _predicted(self) -> int:
+        """Where the line through the two largest that fit meets the card's memory."""
+        few, many = sorted(self.fitting)[-2:]
+        need = self.fitting[many].allocated
+        growth = (need - self.fitting[few].allocated) / (many - few)
+        if growth <= 0:
+            return LEAP * many
+        return many + int((self.capacity - need) / growth)
+
+    def _is_all_data(self) -> bool:
+        """Whether a larger batch was asked for than came: the data has no more."""
+        if len(self.fitting) < 2:
+            return False
+        few, many = (self.fitting[batch] for batch in sorted(self.fitting)[-2:])
+        return few.samples == many.samples and few.requested == many.requested
+
+    def _all_data(self) -> int:
+        """How many samples came when more were asked for, where the program's batches show it."""
+        less, enough, asked = sorted(self.fitting)[-3:]  # two alone are refused
+        came = self.fitting[asked].samples
+        return came if came and less < came <= enough else asked

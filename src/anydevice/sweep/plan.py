@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from anydevice.devices.catalogue import card
 from anydevice.errors import UsageError
-from anydevice.plan.batch import Largest, Search
-from anydevice.plan.hollow.isolated import isolated
-from anydevice.plan.hollow.run import Run as HollowRun
-from anydevice.plan.hollow.run import hollow_run
-from anydevice.plan.time.predict import Prediction, predict
+from anydevice.plan.batch import Largest, largest_batch
+from anydevice.plan.hollow.gpus import HollowGPUs
+from anydevice.plan.hollow.run import HollowRun
+from anydevice.plan.time.predict import Prediction
 from anydevice.tables import Shown, Table
 from anydevice.text import UNSET, duration_text, size_text
 
@@ -111,7 +109,8 @@ def plan_sweep(
     if batch_arg is not None:
         _check_batch(sweep, batch_arg)
     kind = card(gpu).kind
-    planning = _Planning(sweep.experiment, sweep.seed, kind, batch_arg, assume_zeros)
+    gpus = HollowGPUs(kind, steps=STEPS, assume_zeros=assume_zeros)
+    planning = _Planning(sweep.experiment, sweep.seed, gpus, batch_arg)
     return SweepPlan(kind, sweep.parameters, [planning.of(run) for run in sweep.runs])
 
 
@@ -131,54 +130,56 @@ class _Planning:
 
     experiment: Callable[[Run], Any]
     seed: int
-    gpu: str
+    gpus: HollowGPUs
     batch_arg: str | None
-    assume_zeros: bool
     searched: dict[str, Largest] = field(default_factory=dict)
 
     def of(self, run: Run) -> RunPlan:
-        """What it takes, and where that is wanted the largest batch."""
+        """What it takes, and the largest batch where that was asked for."""
         if run.parameters.get("device") == "cpu":
             return RunPlan(run, why_not=ON_CPU)
+        subject = _Experiment(self.experiment, run, self.seed, self.batch_arg)
         try:
-            found = self._hollow(run)
-            assert found
-            largest = self._largest(run, found) if self.batch_arg else None
+            found = self.gpus.run(subject, subject.name)
+            largest = self._largest(subject, found) if self.batch_arg else None
         except UsageError as error:
             return RunPlan(run, why_not=str(error))
-        time = predict(found.work, found.card, found.samples) if found.work else None
+        time = found.predicted(found.samples)
         return RunPlan(run, found.fits, found.device_bytes, time, largest=largest)
 
-    def _hollow(self, run: Run, *, only_if_it_fits: bool = False) -> HollowRun | None:
-        running = partial(
-            hollow_run,
-            partial(_to_its_end, self.experiment, run, self.seed),
-            self.gpu,
-            steps=STEPS,
-            assume_zeros=self.assume_zeros,
-            name=f"the run {run}",
-            only_if_it_fits=only_if_it_fits,
-        )
-        return isolated(running)
-
-    def _largest(self, run: Run, found: HollowRun) -> Largest:
-        name = str(self.batch_arg)
-        others = type(run)({**run.parameters, name: 1}).key
+    def _largest(self, subject: _Experiment, found: HollowRun) -> Largest:
+        others = subject.with_batch(1).run.key  # the same for runs that differ in it alone
         if others not in self.searched:
-
-            def fitting(batch: int) -> HollowRun | None:
-                larger = type(run)({**run.parameters, name: batch})
-                return self._hollow(larger, only_if_it_fits=True)
-
-            search = Search(fitting, found.card.memory - found.context, name)
-            self.searched[others] = search.largest(run.parameters[name], found)
+            name = str(self.batch_arg)
+            self.searched[others] = largest_batch(subject, self.gpus, found, name)
         return self.searched[others]
 
 
-def _to_its_end(experiment: Callable[[Run], Any], run: Run, seed: int) -> None:
-    """The experiment as the sweep would call it; one that yields is asked for all it has."""
-    with TemporaryDirectory() as folder:
-        result = experiment(run.inside(Path(folder), seed))
-        if isinstance(result, Iterator):
-            for _ in result:
-                pass
+@dataclass(frozen=True)
+class _Experiment:
+    """One run of a sweep, as a plan's subject: the experiment with the run's parameters."""
+
+    experiment: Callable[[Run], Any]
+    run: Run
+    seed: int
+    batch_arg: str | None
+
+    @property
+    def name(self) -> str:
+        return f"the run {self.run}"
+
+    @property
+    def batch(self) -> int | None:
+        return self.run.parameters[self.batch_arg] if self.batch_arg else None
+
+    def with_batch(self, batch: int) -> _Experiment:
+        parameters = {**self.run.parameters, str(self.batch_arg): batch}
+        return replace(self, run=type(self.run)(parameters))
+
+    def __call__(self) -> None:
+        """The experiment as the sweep would call it; one that yields runs to its end."""
+        with TemporaryDirectory() as folder:
+            result = self.experiment(self.run.inside(Path(folder), self.seed))
+            if isinstance(result, Iterator):
+                for _ in result:
+                    pass

@@ -32,6 +32,10 @@ class CannotPlanError(UsageError):
         return type(self), (str(self), self.details, self.ended_at)
 
 
+class DoesNotFitError(Exception):
+    """The program needs more memory than its GPUs have, and nobody wants to know how much."""
+
+
 def explained(error: BaseException, name: str) -> CannotPlanError:
     """What went wrong in the program of this name, before its steps were done."""
     where = line_of(error) or name

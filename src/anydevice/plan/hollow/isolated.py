@@ -61,8 +61,6 @@ def _load_what_torch_loads_late() -> None:
     """Once, here, instead of in each child: an optimizer's first step imports Dynamo."""
     import torch._dynamo.eval_frame  # noqa: F401
 
-    import anydevice.plan.hollow.run  # noqa: F401
-
     try:
         build.library()
     except build.BuildError as error:

@@ -1,4 +1,4 @@
-"""A program on disk as something to call: it runs as `__main__`, with its own words."""
+"""A program on disk as something to call: it runs as `__main__`, with its own arguments."""
 
 from __future__ import annotations
 
@@ -13,45 +13,48 @@ from anydevice.errors import UsageError
 
 @dataclass(frozen=True)
 class Program:
-    """Python's arguments: a file, or -m and a module, and the program's own words."""
+    """Python's arguments: a file, or -m and a module, and the program's own arguments."""
 
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
+    batch_arg: str | None = None  # the program's option for its batch size
 
     @property
     def name(self) -> str:
         """`train.py`."""
-        return os.path.basename(self.words[1] if self.words[0] == "-m" else self.words[0])
+        first, *others = self.arguments
+        return os.path.basename(others[0] if first == "-m" else first)
 
     def __call__(self) -> None:
         """Runs it in this process."""
-        if self.words[0] == "-m":
-            sys.argv = ["-m", *self.words[2:]]
+        if self.arguments[0] == "-m":
+            sys.argv = ["-m", *self.arguments[2:]]
             sys.path.insert(0, os.getcwd())
-            runpy.run_module(self.words[1], run_name="__main__", alter_sys=True)
+            runpy.run_module(self.arguments[1], run_name="__main__", alter_sys=True)
         else:
-            sys.argv = list(self.words)
-            sys.path.insert(0, str(Path(self.words[0]).resolve().parent))
-            runpy.run_path(os.path.abspath(self.words[0]), run_name="__main__")
+            sys.argv = list(self.arguments)
+            sys.path.insert(0, str(Path(self.arguments[0]).resolve().parent))
+            runpy.run_path(os.path.abspath(self.arguments[0]), run_name="__main__")
 
-    def batch(self, option: str) -> int | None:
-        """What the words give for it: `--batch 8`, `--batch=8` or `batch=8`."""
-        for word, after in zip(self.words, (*self.words[1:], ""), strict=True):
-            name, equals, value = word.partition("=")
-            if name == option:
-                return _number(value if equals else after, option)
+    @property
+    def batch(self) -> int | None:
+        """What the arguments give for it: `--batch 8`, `--batch=8` or `batch=8`."""
+        for argument, after in zip(self.arguments, (*self.arguments[1:], ""), strict=True):
+            name, equals, value = argument.partition("=")
+            if name == self.batch_arg:
+                return _number(value if equals else after, name)
         return None
 
-    def with_batch(self, option: str, batch: int) -> Program:
-        """The same program with another batch size, in the same place or as its last words."""
-        words = list(self.words)
-        for at, word in enumerate(words):
-            name, equals, _ = word.partition("=")
+    def with_batch(self, batch: int) -> Program:
+        """The same program with another batch size, in the same place or as its last argument."""
+        arguments, option = list(self.arguments), str(self.batch_arg)
+        for at, argument in enumerate(arguments):
+            name, equals, _ = argument.partition("=")
             if name == option:
                 where, text = (at, f"{name}={batch}") if equals else (at + 1, str(batch))
-                words[where] = text
-                return replace(self, words=tuple(words))
+                arguments[where] = text
+                return replace(self, arguments=tuple(arguments))
         added = [option, str(batch)] if option.startswith("-") else [f"{option}={batch}"]
-        return replace(self, words=(*words, *added))
+        return replace(self, arguments=(*arguments, *added))
 
 
 def _number(text: str, option: str) -> int:

@@ -12,10 +12,16 @@ import torch
 from anydevice.devices.catalogue import Card, card
 from anydevice.plan.hollow import workspaces
 from anydevice.plan.hollow.blocks import WORKSPACE, Block, peak
-from anydevice.plan.hollow.failures import explained, on_the_host, without_steps
+from anydevice.plan.hollow.failures import (
+    DoesNotFitError,
+    explained,
+    on_the_host,
+    without_steps,
+)
 from anydevice.plan.hollow.sandbox.checkpoints import sparse
 from anydevice.plan.hollow.values import branches_refused
 from anydevice.plan.hollow.watch import Enough, Watch
+from anydevice.plan.time.predict import Prediction, predict
 from anydevice.plan.time.work import Work
 from anydevice.virtual import core
 from anydevice.virtual.machine import virtual_gpus
@@ -26,7 +32,7 @@ REQUESTED = "requested_bytes.all.peak"
 
 
 @dataclass
-class Run:
+class HollowRun:
     """What the steps took: peaks in bytes, and each block of memory."""
 
     gpu: str
@@ -56,6 +62,10 @@ class Run:
         """What nvidia-smi would show of the process."""
         return self.reserved + self.context
 
+    def predicted(self, samples: int | None = None) -> Prediction | None:
+        """How long a step takes, and how many of its `samples` it trains on a second."""
+        return predict(self.work, self.card, samples, gpus=self.gpus) if self.work else None
+
     @property
     def tensors(self) -> int:
         """The peak of tensors alone, in bytes that were asked for."""
@@ -72,13 +82,13 @@ def hollow_run(
     assume_zeros: bool = False,
     name: str = "the program",
     only_if_it_fits: bool = False,
-) -> Run | None:
+) -> HollowRun:
     """Calls the function on a hollow GPU until `steps` steps of an optimizer are done.
 
     >>> hollow_run(train, "t4").device_bytes  # doctest: +SKIP
 
-    Where the card has too little memory, what it would take is found on one with plenty; or the
-    answer is None, if a run is wanted `only_if_it_fits`.
+    Where the card has too little memory, the function runs once more on one with plenty, to find
+    what it takes; with `only_if_it_fits`, DoesNotFitError is raised instead.
     """
     kind = card(gpu)
     running = _Running(function, kind, gpus, steps, assume_zeros, name, only_if_it_fits)
@@ -87,7 +97,7 @@ def hollow_run(
     except torch.OutOfMemoryError:
         gc.collect()
     if only_if_it_fits:
-        return None
+        raise DoesNotFitError
     run = running.on(AMPLE)
     run.fits = False
     return run
@@ -103,7 +113,7 @@ class _Running:
     name: str
     brief: bool = False  # without each block
 
-    def on(self, memory: int) -> Run:
+    def on(self, memory: int) -> HollowRun:
         """Once, on a card with this memory; OutOfMemoryError if it is too little at any moment."""
         with virtual_gpus(self.gpus, self.card.kind, hollow=True):
             for device in range(self.gpus):
@@ -115,7 +125,7 @@ class _Running:
                 raise torch.OutOfMemoryError  # and the program knew what to do
             gc.collect()
         fullest = max(range(self.gpus), key=lambda device: stats[device][RESERVED])
-        return Run(
+        return HollowRun(
             gpu=self.card.kind,
             gpus=self.gpus,
             steps=len(watch.step_marks),

@@ -13,16 +13,17 @@ from rich.text import Text
 from anydevice.devices.catalogue import card
 from anydevice.errors import UsageError
 from anydevice.plan.hollow.blocks import ACTIVATIONS, peak
-from anydevice.plan.hollow.isolated import isolated
-from anydevice.plan.hollow.run import Run, hollow_run
+from anydevice.plan.hollow.gpus import HollowGPUs
+from anydevice.plan.hollow.run import HollowRun
 from anydevice.plan.remedies import changes
-from anydevice.plan.time.predict import Prediction, predict
+from anydevice.plan.time.predict import Prediction
 from anydevice.tables import Shown, Table
 from anydevice.text import UNSET, duration_text, size_text
 from anydevice.train.precision import HALVES
 from anydevice.train.trial import Trial
 
 PARTS = (2, 4, 8)
+STEPS = 2  # the second has all that the later ones have
 Change = Callable[[Trial], None]
 NOT_TRIED = (
     "Not tried: an 8-bit Adam (bitsandbytes) keeps about 2 bytes of state a weight instead of 8; "
@@ -122,27 +123,12 @@ class Remedies(Shown):
         yield Text(NOT_TRIED, style="dim")
 
 
-def steps_of(trial: Trial) -> Callable[[], None]:
-    """A function that trains a copy of the trial on the GPU at hand, for a hollow run."""
-    if "train" not in trial.sets.given:
-        raise UsageError(
-            "expected a trial with data to train on, got none: give it by "
-            "trial.with_generators(train)."
-        )
-
-    def steps() -> None:
-        changes.as_it_is(trial)
-
-    steps.__name__ = type(trial.network).__name__
-    return steps
-
-
 def try_remedies(
     trial: Trial,
     gpu: str,
     *,
     cards: int = 2,
-    run: Run | None = None,
+    run: HollowRun | None = None,
     assume_zeros: bool = False,
 ) -> Remedies:
     """Runs the trial hollow with each remedy on such a GPU, or on `cards` of them.
@@ -154,30 +140,29 @@ def try_remedies(
     """
     if cards < 1:
         raise UsageError(f"expected one card or more, got {cards}.")
-    trying = Trying(trial, card(gpu).kind, assume_zeros)
-    as_it_is = Attempt("as it is", "", lambda trial: steps_of(trial)())
-    run = run or trying.run(as_it_is)
-    before = trying.remedy(as_it_is, run)
+    search = _Search(trial, card(gpu).kind, assume_zeros)
+    as_it_is = Attempt("as it is", "", changes.as_it_is)
+    run = run or search.run(as_it_is)
+    before = _remedy(as_it_is, run)
     tried: list[Remedy] = []
     for ladder in _ladders(trial, gpu, cards, _activations(run)):
-        tried += trying.climbed(ladder)
+        tried += search.climbed(ladder)
     if not any(remedy.fits for remedy in tried if remedy.cards == 1):
-        tried += trying.climbed(_together(trial, gpu))
+        tried += search.climbed(_together(trial, gpu))
     tried.sort(key=lambda remedy: (not remedy.fits, remedy.card_seconds))
-    return Remedies(trying.gpu, before, tried)
+    return Remedies(search.gpu, before, tried)
 
 
 @dataclass(frozen=True)
-class Trying:
+class _Search:
     """Hollow runs of one trial on one kind of card."""
 
     trial: Trial
     gpu: str
     assume_zeros: bool
-    steps: int = 2  # the second has all that the later ones have
 
     def climbed(self, ladder: Iterable[Attempt]) -> Iterator[Remedy]:
-        """Stronger and dearer forms of one remedy, up to the first that fits."""
+        """Stronger and more expensive forms of one remedy, up to the first that fits."""
         for attempt in ladder:
             remedy = self.tried(attempt)
             yield remedy
@@ -187,32 +172,21 @@ class Trying:
     def tried(self, attempt: Attempt) -> Remedy:
         """One form; why it could not be run, if so."""
         try:
-            return self.remedy(attempt, self.run(attempt))
+            return _remedy(attempt, self.run(attempt))
         except UsageError as error:
             return Remedy(*attempt.label, None, False, None, str(error))
 
-    def run(self, attempt: Attempt) -> Run:
-        """In a process of its own."""
-        running = partial(
-            hollow_run,
-            partial(attempt.change, self.trial),
-            self.gpu,
-            steps=self.steps,
-            gpus=attempt.cards,
-            assume_zeros=self.assume_zeros,
-            name=attempt.name,
-        )
-        run = isolated(running)
-        assert run
-        return run
-
-    def remedy(self, attempt: Attempt, run: Run) -> Remedy:
-        """What a run says of it."""
-        time = predict(run.work, run.card, gpus=attempt.cards) if run.work else None
-        return Remedy(*attempt.label, run.device_bytes, run.fits, time)
+    def run(self, attempt: Attempt) -> HollowRun:
+        """The trial with this change."""
+        gpus = HollowGPUs(self.gpu, attempt.cards, STEPS, self.assume_zeros)
+        return gpus.run(partial(attempt.change, self.trial), attempt.name)
 
 
-def _activations(run: Run) -> dict[str, int]:
+def _remedy(attempt: Attempt, run: HollowRun) -> Remedy:
+    return Remedy(*attempt.label, run.device_bytes, run.fits, run.predicted())
+
+
+def _activations(run: HollowRun) -> dict[str, int]:
     """The bytes that each module keeps for backward, by its name."""
     held = Counter[str]()
     for block in peak(run.blocks, run.device).blocks:
