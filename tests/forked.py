@@ -14,10 +14,11 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
+from typing import IO
 
 SERVER = "import sys; from tests.fork_server import serve; serve(int(sys.argv[1]))()"
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -31,42 +32,139 @@ def python(
     timeout: float | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """As `subprocess.run([sys.executable, *words], capture_output=True, text=True)`."""
-    arguments = [str(word) for word in words]
-    request = {"words": arguments, "cwd": str(cwd or Path.cwd()), "env": dict(env or os.environ)}
+    with Process(*words, cwd=cwd, env=env, input=input) as process:
+        out, err = process.communicate(timeout)
+        return subprocess.CompletedProcess([sys.executable, *words], process.wait(), out, err)
+
+
+ON_GPUS = """
+import os, runpy, sys
+from anydevice import virtual
+virtual.enable({gpus})
+sys.argv[:], sys.path[0] = sys.argv[1:], os.path.dirname(sys.argv[1])
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def ranks(
+    *words: str | Path, count: int, gpus: int, env: Mapping[str, str], timeout: float
+) -> subprocess.CompletedProcess[str]:
+    """A program in so many processes that meet, each on virtual GPUs if there are to be any.
+
+    As torchrun starts them, which takes three imports of torch or more. It has ended with the code
+    of the first rank that did not end with 0.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    env = {**env, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(count)}
+    before = ("-c", ON_GPUS.format(gpus=gpus)) if gpus else ()
     with ExitStack() as stack:
-        stdin, *said = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(3))
-        stdin.write(input.encode())
-        stdin.seek(0)
-        status = _status(request, [file.fileno() for file in (stdin, *said)], timeout)
-        out, err = (_text(file) for file in said)
-    return subprocess.CompletedProcess([sys.executable, *arguments], status, out, err)
+        started = [
+            stack.enter_context(
+                Process(*before, *words, env={**env, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+            )
+            for rank in range(count)
+        ]
+        printed = [process.communicate(timeout) for process in started]
+        out, err = ("".join(texts) for texts in zip(*printed, strict=True))
+        codes = [process.wait() for process in started]
+    return subprocess.CompletedProcess([*words], next(filter(None, codes), 0), out, err)
 
 
-def _status(request: object, descriptors: list[int], timeout: float | None) -> int:
-    server, text = _server(), json.dumps(request).encode()
-    server.settimeout(None)
-    server.sendall(len(text).to_bytes(4))
-    sent = socket.send_fds(server, [text], descriptors)
-    server.sendall(text[sent:])
-    child = int.from_bytes(server.recv(8, socket.MSG_WAITALL))
-    server.settimeout(timeout)
-    try:
-        return int.from_bytes(_eight(server), signed=True)
-    except TimeoutError:
-        os.kill(child, signal.SIGKILL)
-        server.settimeout(None)
-        _eight(server)
-        raise subprocess.TimeoutExpired(str(request), timeout or 0) from None
+class Process:
+    """A program that runs; as `subprocess.Popen`, as far as tests need it."""
+
+    def __init__(
+        self,
+        *words: str | Path,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        input: str = "",
+    ) -> None:
+        self._files = [tempfile.TemporaryFile() for _ in range(3)]  # noqa: SIM115
+        self._files[0].write(input.encode())
+        self._files[0].seek(0)
+        descriptors = {number: file.fileno() for number, file in enumerate(self._files)}
+        self._child = Child([str(word) for word in words], descriptors, cwd=cwd, env=env)
+        self.pid = self._child.pid
+        self.poll, self.wait, self.kill = self._child.poll, self._child.wait, self._child.kill
+        self.send_signal = self._child.send_signal
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        self.wait()
+        for file in self._files:
+            file.close()
+
+    @property
+    def returncode(self) -> int | None:
+        return self.poll()
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """What it has printed when it has ended."""
+        self.wait(timeout)
+        return _text(self._files[1]), _text(self._files[2])
 
 
-def _eight(server: socket.socket) -> bytes:
-    """What the server says of how a child ended."""
-    answer = server.recv(8, socket.MSG_WAITALL)
-    assert len(answer) == 8, "the server that forks programs has ended"
-    return answer
+class Child:
+    """The process itself, with the descriptors that are given it under their numbers."""
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        descriptors: Mapping[int, int],
+        *,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        session: bool = False,
+    ) -> None:
+        self._answer, theirs = socket.socketpair()
+        self._code: int | None = None
+        described = {
+            "words": list(words),
+            "descriptors": list(descriptors),
+            "session": session,
+            "cwd": str(cwd or Path.cwd()),
+            "env": dict(os.environ if env is None else env),
+        }
+        server, text = _server(), json.dumps(described).encode()
+        server.sendall(len(text).to_bytes(4))
+        sent = socket.send_fds(server, [text], [theirs.fileno(), *descriptors.values()])
+        server.sendall(text[sent:])
+        theirs.close()
+        self.pid = int.from_bytes(self._answer.recv(8))
+        assert self.pid, "the server that forks programs has ended"
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self._code is None:
+            self._answer.settimeout(timeout)
+            try:
+                answer = self._answer.recv(8)
+            except TimeoutError:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0) from None
+            assert answer, "the process that waits for the program has ended"
+            self._code = int.from_bytes(answer, signed=True)
+            self._answer.close()
+        return self._code
+
+    def poll(self) -> int | None:
+        try:
+            return self.wait(1e-6)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
 
 
-def _text(file: tempfile._TemporaryFileWrapper[bytes]) -> str:
+def _text(file: IO[bytes]) -> str:
     file.seek(0)
     return file.read().decode()
 
@@ -77,9 +175,11 @@ def _server() -> socket.socket:
     ours, theirs = socket.socketpair()
     process = subprocess.Popen(
         [sys.executable, "-c", SERVER, str(theirs.fileno())],
-        pass_fds=[theirs.fileno()],
         cwd=Path(__file__).parents[1],
+        pass_fds=[theirs.fileno()],
         env={**os.environ, **ONE_THREAD},
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
     )
     theirs.close()
     atexit.register(process.wait)

@@ -1,7 +1,6 @@
 """Programs and functions planned for cards: what they take, whether they fit, the largest batch."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +18,8 @@ from anydevice.plan.hollow.run import hollow_run
 from anydevice.plan.hollow.workspaces import CONTEXT
 from anydevice.plan.planning import plan
 from anydevice.tables import plain_text
+
+from ..forked import python
 
 TRAIN = """
 import argparse
@@ -47,16 +48,6 @@ finally:
 """
 
 
-def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "anydevice", "plan", *words],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "COLUMNS": "80"},
-    )
-
-
 @pytest.fixture
 def train(tmp_path: Path) -> Path:
     (tmp_path / "train.py").write_text(TRAIN)
@@ -64,7 +55,9 @@ def train(tmp_path: Path) -> Path:
 
 
 def test_a_program_is_stopped_after_its_steps_and_leaves_no_checkpoint(train: Path) -> None:
-    done = command(train, "--json", "--gpu", "t4", "--steps", "2", "train.py")
+    words = ("plan", "--json", "--gpu", "t4", "--steps", "2", "train.py")
+    command = [sys.executable, "-m", "anydevice", *words]
+    done = subprocess.run(command, cwd=train, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)["gpus"][0]
     assert (answer["gpu"], answer["steps"], answer["samples"]) == ("t4", 2, 32)
@@ -84,7 +77,8 @@ def test_the_largest_batch_fits_and_the_next_does_not(train: Path) -> None:
 
 
 def test_what_does_not_fit_is_exit_code_1_and_told_with_what_it_would_take(train: Path) -> None:
-    done = command(train, "--gpu", "t4", "train.py", "--batch-size", "1000000")
+    words = ("plan", "--gpu", "t4", "train.py", "--batch-size", "1000000")
+    done = python("-m", "anydevice", *words, cwd=train)
     assert done.returncode == 1
     assert " NO " in done.stdout
     need = plan(Program((str(train / "train.py"), "--batch-size=1000000")), "t4").verdicts[0].run

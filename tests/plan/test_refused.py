@@ -2,7 +2,6 @@
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,8 @@ from anydevice.plan.command import parse
 from anydevice.plan.hollow.failures import CannotPlanError
 from anydevice.plan.hollow.program import Program
 from anydevice.plan.planning import plan
+
+from ..forked import python
 
 START = """import torch
 network = torch.nn.Linear(3, 3).to("cuda")
@@ -44,8 +45,7 @@ def refused(folder: Path, program: str, **options: Any) -> CannotPlanError:
 
 
 def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    words = (sys.executable, "-m", "anydevice", "plan", *words)
-    return subprocess.run(words, cwd=folder, capture_output=True, text=True)
+    return python("-m", "anydevice", "plan", *words, cwd=folder)
 
 
 CASES = {

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +18,7 @@ from anydevice.plan.page.page import write_report
 from anydevice.plan.page.timeline import snapshot, timeline, write_snapshot
 
 from ..browsing import browsing
+from ..forked import python
 
 MIB = 1 << 20
 
@@ -59,12 +58,11 @@ def test_no_peak_is_lost_where_many_events_share_a_point() -> None:
 
 def test_pytorchs_own_viewer_reads_the_snapshot(plan: Plan, tmp_path: Path) -> None:
     write_snapshot(tmp_path / "memory.pickle", plan["t4"].run.blocks)
-    viewer = [sys.executable, "-m", "torch.cuda._memory_viz"]
-    words = ["trace", str(tmp_path / "memory.pickle")]
-    read = subprocess.run([*viewer, *words], capture_output=True, text=True, check=True)
+    viewer = ("-m", "torch.cuda._memory_viz")
+    read = python(*viewer, "trace", tmp_path / "memory.pickle")
     assert "4.0MiB" in read.stdout  # the weights of the first layer
-    page = [str(tmp_path / "memory.pickle"), "-o", str(tmp_path / "memory.html")]
-    subprocess.run([*viewer, "trace_plot", *page], check=True)
+    page = (tmp_path / "memory.pickle", "-o", tmp_path / "memory.html")
+    assert python(*viewer, "trace_plot", *page).returncode == 0
     assert (tmp_path / "memory.html").stat().st_size > 10_000
 
 

@@ -160,6 +160,7 @@ def test_halving_by_a_figure_that_is_not_there_is_told(tmp_path: Path) -> None:
     assert "expected the figure 'acuracy'" in results[0].error
 
 
+@pytest.mark.fresh
 def test_from_the_third_run_on_what_optimizers_import_is_there_already(tmp_path: Path) -> None:
     results = ad.Sweep(experiments.imported, ad.grid(number=[1, 2, 3, 4])).run(tmp_path / "s")
     assert figures(results, "there") == [False, False, True, True]

@@ -1,17 +1,20 @@
 """A hundred short programs as users write them: each must end by itself, with its own exit code.
 
 exit_programs.txt holds them, each under a line with its name and, unless it is 0, its exit code.
-Each runs in a fresh interpreter, after what stands before them all; one that ends with 0 must have
-reached its last line. None leaves a daemon thread inside an op: PyTorch aborts then on the CPU too.
+Each runs after what stands before them all, in `make conformance` in a fresh interpreter; one that
+ends with 0 must have reached its last line. None leaves a daemon thread inside an op: PyTorch
+aborts then on the CPU too.
 """
 
 import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 LIMIT_S = 120
+Run = Callable[[Path], subprocess.CompletedProcess[str]]
 SIGNS_OF_A_CRASH = ("terminate called", "Fatal Python error", "Segmentation fault", "core dumped")
 
 
@@ -26,7 +29,17 @@ def programs() -> dict[str, tuple[str, int]]:
     return found
 
 
-def complaint(name: str) -> str | None:
+def fresh(path: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(path)],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        env=os.environ | {"OMP_NUM_THREADS": "2"},
+    )
+
+
+def complaint(name: str, run: Run = fresh) -> str | None:
     """What is wrong with how the program ended, or None."""
     text, code = programs()[name]
     text += "" if code else '\nprint("end", flush=True)\n'
@@ -34,13 +47,7 @@ def complaint(name: str) -> str | None:
         path = Path(folder, "program.py")  # a file, for workers that are spawned import it
         path.write_text(text)
         try:
-            ended = subprocess.run(
-                [sys.executable, str(path)],
-                capture_output=True,
-                text=True,
-                timeout=LIMIT_S,
-                env=os.environ | {"OMP_NUM_THREADS": "2"},
-            )
+            ended = run(path)
         except subprocess.TimeoutExpired:
             return f"hung for {LIMIT_S} s"
     last_words = " ".join(ended.stderr.split())[-300:]

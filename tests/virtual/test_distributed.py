@@ -9,24 +9,39 @@ from pathlib import Path
 import pytest
 
 from anydevice.virtual.process import environment
-from tests.virtual.own_process import run
+
+from ..forked import ranks
+from .own_process import run
 
 PROGRAMS = Path(__file__).with_name("distributed_programs")
 ENABLING = ("hollow",)  # programs that call virtual.enable() themselves
+# Not by torchrun, but in `make test-distributed`; the other programs always are.
+FORKED = ("groups", "training", "sharding", "hollow")
 RANKS = int(os.environ.get("ANYDEVICE_TEST_RANKS", "2"))
 
 
 def launch(program: str, folder: Path, *options: str) -> list[tuple[int, dict[str, str]]]:
     """For each rank, how many checks it made and the tracebacks of those that failed."""
+    env = os.environ | {"REPORTS": str(folder), "OMP_NUM_THREADS": "1"}
+    if program in FORKED and "ANYDEVICE_TEST_RANKS" not in os.environ:
+        gpus = 0 if program in ENABLING else RANKS
+        done = ranks(PROGRAMS / f"{program}.py", count=RANKS, gpus=gpus, env=env, timeout=300)
+        return reported(done, folder)
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
     run = [] if program in ENABLING else ["-m", "anydevice", "run", "--gpus", str(RANKS)]
     done = subprocess.run(
         [sys.executable, *run, *torchrun, *options, str(PROGRAMS / f"{program}.py")],
-        env=os.environ | {"REPORTS": str(folder), "OMP_NUM_THREADS": "1"},
+        env=env,
         capture_output=True,
         text=True,
         timeout=300,
     )
+    return reported(done, folder)
+
+
+def reported(
+    done: subprocess.CompletedProcess[str], folder: Path
+) -> list[tuple[int, dict[str, str]]]:
     assert done.returncode == 0, done.stderr
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(RANKS)]
 

@@ -26,9 +26,12 @@ def test_on_two_gpus():
 """
 
 
+# Without a plugin whose import lasts as long as that of torch.
+PYTEST = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:hypothesispytest"]
+
+
 def pytest_on(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    return subprocess.run([*PYTEST, *words], cwd=folder, capture_output=True, text=True)
 
 
 def test_a_suite_with_tests_for_gpus_runs_them(tmp_path: Path) -> None:
@@ -73,7 +76,8 @@ def test_spawned_processes():
 def test_a_suite_in_a_suite(tmp_path):
     (tmp_path / "test_inner.py").write_text(
         "import torch\\ndef test_three(): assert torch.cuda.device_count() == 3")
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--virtual-gpus", "3"]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider",
+               "-p", "no:hypothesispytest", "--virtual-gpus", "3"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert "1 passed" in done.stdout, done.stdout + done.stderr
 """
@@ -90,7 +94,8 @@ def test_the_environment_is_as_it_was_when_the_tests_are_done(tmp_path: Path) ->
     program = (
         "import os, pytest\n"
         "before = dict(os.environ)\n"
-        "assert pytest.main(['-q', '-p', 'no:cacheprovider', '--virtual-gpus', '2']) == 0\n"
+        "assert pytest.main(['-q', '-p', 'no:cacheprovider', '-p', 'no:hypothesispytest',"
+        "                    '--virtual-gpus', '2']) == 0\n"
         "print({name for name in before.keys() | os.environ.keys()\n"
         "       if before.get(name) != os.environ.get(name) and not name.startswith('PYTEST_')})\n"
     )
