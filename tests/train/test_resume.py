@@ -170,11 +170,13 @@ def damage_bytes(path):
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
-        (damage_bytes, "as it was written (checksum"),
+        (damage_bytes, "as it was written (1500 bytes, checksum"),
         (lambda path: (path / "state.safetensors").unlink(), "expected state.safetensors in"),
-        (lambda path: (path / "state.json").unlink(), "got a folder without a readable state.json"),
-        (lambda path: (path / "state.json").write_text("{"), "without a readable state.json"),
-        (lambda path: (path / "state.json").write_text("[]"), "expected a file of the format"),
+        (lambda path: (path / "state.json").unlink(), "expected state.json in"),
+        (lambda path: (path / "state.json").write_text("{"), "state.json as it was written"),
+        (lambda path: (path / "manifest.json").unlink(), "expected the manifest of a checkpoint"),
+        (lambda path: (path / "manifest.json").write_text("{"), "expected a manifest in"),
+        (lambda path: (path / "manifest.json").write_text("{}"), "expected a manifest in"),
     ],
 )
 def test_a_damaged_checkpoint_is_refused(data, tmp_path, damage, sentence):

@@ -15,8 +15,14 @@ from anydevice.devices.move import move
 from anydevice.errors import UsageError
 from anydevice.train.callbacks import Progress
 from anydevice.train.callbacks.callback import everywhere, listeners, reactions
-from anydevice.train.checkpoint.checkpoints import Checkpoints, read, take_up, whole_network
-from anydevice.train.checkpoint.resume import of_all_ranks, of_this_rank
+from anydevice.train.checkpoint.checkpoints import (
+    Checkpoints,
+    malformed,
+    read,
+    take_up,
+    whole_network,
+)
+from anydevice.train.checkpoint.resume import NAMED, of_all_ranks, of_this_rank
 from anydevice.train.data.random_state import random_state
 from anydevice.train.export import export
 from anydevice.train.history import History
@@ -114,13 +120,15 @@ class Trial(Prepared):
 
         Names of optimizer, loss and metrics are kept; what had no name is given again.
         """
-        path = Checkpoints(Path(folder)).newest()
+        path = Checkpoints(Path(folder)).intact()
         if path is None:
             raise UsageError(f"expected a trial saved in {folder}, got nothing of the kind there.")
-        state = of_this_rank(read(path, network))
-        names = dict(zip(("optimizer", "loss", "metrics"), arguments, strict=False)) | options
+        with malformed(path):
+            state = of_this_rank(read(path, network))
+        names = dict(zip(NAMED, arguments, strict=False)) | options
         trial = cls(network, **{**state["names"], **names})
-        trial.set_state(state)
+        with malformed(path):
+            trial.set_state(state)
         return trial
 
     def state(self) -> dict[str, Any]:

@@ -3,10 +3,10 @@
 import json
 import signal
 import threading
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +24,25 @@ from anydevice.files import (
     whole_folder,
     write_through,
 )
-from anydevice.notices import say_once
+from anydevice.notices import log, say_once
+from anydevice.train.checkpoint.manifest import (
+    FORMAT,
+    CheckpointError,
+    Sum,
+    check,
+    files_in,
+    is_sealed,
+    refuse_other_bytes,
+    seal,
+)
 from anydevice.train.checkpoint.state_files import put_together, taken_apart
+from anydevice.train.ranks import Ranks
 
-FORMAT = "anydevice checkpoint 1"
+BEFORE_MANIFESTS = "anydevice checkpoint 1"  # read still; its state.json has no checksum
 NETWORK, TENSORS, STATE = "network.safetensors", "state.safetensors", "state.json"
 SHARDS = "shards"  # a folder in the place of the network, where the ranks have shares of it
 NAME = "checkpoint-"
-
-
-class CheckpointError(UsageError):
-    """A checkpoint cannot be written or is not what was expected; the text says what to do."""
+PutNetwork = Callable[[Path], dict[str, Sum] | None]  # writes into a folder; the sums that it knows
 
 
 @dataclass(frozen=True)
@@ -52,17 +60,47 @@ class Checkpoints:
                 f"every={self.every}, keep={self.keep}."
             )
 
-    def newest(self) -> Path | None:
-        """The checkpoint to go on from."""
-        return max(self._there(), key=_number, default=None)
+    def intact(self, ranks: Ranks | None = None) -> Path | None:
+        """The newest that is as it was written; newer ones are skipped, and the log says so.
 
-    def add(self, state: dict[str, Any], put_network: Callable[[Path], Any]) -> Path:
+        Several ranks ask together, each reads a share of the files, and all get the same answer.
+        """
+        paths = sorted(self._there(), key=_number, reverse=True)
+        damages: dict[Path, str] = {}
+        for path in ranks.told(paths) if ranks else paths:
+            if damage := _damage(path, ranks):
+                damages[path] = damage
+                continue
+            for damaged, why in damages.items():
+                if ranks is None or ranks.first:
+                    log.warning(f"anydevice: {damaged.name} is damaged and is skipped: {why}")
+            return Path(path)
+        if damages:
+            raise CheckpointError(
+                f"{next(iter(damages.values()))} No intact checkpoint is left in {self.folder}: "
+                "remove it to start again, or name another folder."
+            )
+        return None
+
+    def set_damaged_aside(self, intact: Path) -> None:
+        """Renames those newer than the intact one, so that they do not count among the kept."""
+        try:
+            for path in self._there():
+                if _number(path) > _number(intact):
+                    aside = path.with_name(f"damaged-{path.name}")
+                    if aside.exists():
+                        remove_folder(aside)
+                    path.rename(aside)
+        except OSError as error:
+            say_once(f"anydevice: damaged checkpoints in {self.folder} stay there ({error}).")
+
+    def add(self, state: dict[str, Any], put_network: PutNetwork) -> Path:
         """Writes one, and only then removes those that are no longer kept.
 
         `put_network` writes into a folder that is given.
         """
         self._clear()
-        newest = self.newest()
+        newest = max(self._there(), key=_number, default=None)
         path = self.folder / f"{NAME}{_number(newest) + 1 if newest else 1:06d}"
         write(path, state, put_network)
         self._clear()
@@ -81,17 +119,15 @@ class Checkpoints:
         return [path for path in self.folder.glob(f"{NAME}*") if path.name[len(NAME) :].isdecimal()]
 
 
-def write(path: Path, state: dict[str, Any], put_network: Callable[[Path], Any]) -> None:
+def write(path: Path, state: dict[str, Any], put_network: PutNetwork) -> None:
     """Writes a network and whatever else there is, as a folder that was not there before."""
     plain, tensors = taken_apart(state)
     try:
         with whole_folder(path) as folder:
-            put_network(folder)
-            _save(folder / TENSORS, tensors)
-            names = [name for name in (NETWORK, TENSORS) if (folder / name).exists()]
-            sums = {name: _checksum(folder / name) for name in names}
-            record = {"format": FORMAT, "checksums": sums, "state": plain}
-            write_through(folder / STATE, json.dumps(record).encode())
+            sums = put_network(folder)
+            save_tensors(folder / TENSORS, tensors)
+            write_through(folder / STATE, json.dumps({"format": FORMAT, "state": plain}).encode())
+            seal(folder, sums or {})
     except (OSError, SafetensorError) as error:
         raise unwritten(path, error) from error
 
@@ -106,29 +142,36 @@ def unwritten(path: Path, cause: object) -> CheckpointError:
 
 def whole_network(network: nn.Module) -> Callable[[Path], None]:
     """Writes the network into the folder that is given."""
-    return lambda folder: _save(folder / NETWORK, whole_state(network))
+    return lambda folder: save_tensors(folder / NETWORK, whole_state(network))
 
 
 def read(path: Path, network: nn.Module) -> dict[str, Any]:
     """Loads the network, if it is there as a whole, and gives the rest as it was written."""
-    try:
-        record = json.loads((path / STATE).read_bytes())
-    except (OSError, ValueError) as error:
-        raise CheckpointError(
-            f"expected a checkpoint in {path}, got a folder without a readable {STATE} ({error})."
-        ) from error
-    if not isinstance(record, dict) or record.get("format") != FORMAT:
-        raise CheckpointError(
-            f"expected a file of the format {FORMAT!r}, got another one in {path / STATE}."
-        )
-    tensors = _load(path / TENSORS, record["checksums"])
-    sharded = (path / SHARDS).exists()
-    if not sharded:
-        weights = _load(path / NETWORK, record["checksums"])
+    record = _record(path)
+    with malformed(path):
+        state: dict[str, Any] = put_together(record["state"], _load(path / TENSORS))
+        if SHARDS in state:
+            raise ValueError("shards in another folder")
+        if (path / SHARDS).exists():
+            return {**state, SHARDS: path}
+        weights = _load(path / NETWORK)
         _refuse_another_network(path, network, weights)
         _set_state(network, weights)
-    state: dict[str, Any] = put_together(record["state"], tensors)
-    return state | ({SHARDS: path} if sharded else {})
+        return state
+
+
+@contextmanager
+def malformed(path: Path) -> Iterator[None]:
+    """Whatever fails inside the block fails since the checkpoint there is not one of ours."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except Exception as error:
+        raise CheckpointError(
+            f"expected a checkpoint of this program in {path}, got one that cannot be taken up "
+            f"({type(error).__name__}: {error}): name another folder."
+        ) from error
 
 
 def take_up(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
@@ -195,32 +238,69 @@ def refuse_another(path: Path, own: dict[str, list[int]], held: dict[str, list[i
     )
 
 
-def _save(path: Path, tensors: dict[str, Tensor]) -> None:
+def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Writes tensors from any device, and waits until the disk has them."""
     copies = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}
     save_file(copies, path)
     sync(path)
 
 
-def _load(path: Path, sums: dict[str, int]) -> dict[str, Tensor]:
+def _load(path: Path) -> dict[str, Tensor]:
     try:
-        found = _checksum(path)
-    except OSError as error:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
         raise CheckpointError(f"expected {path.name} in {path.parent}, got {error}.") from error
-    if found != sums[path.name]:
+
+
+def _damage(path: Path, ranks: Ranks | None) -> str | None:
+    """What is wrong with the files of a checkpoint; None of one that is as it was written."""
+    rank, world = (ranks.rank, ranks.world) if ranks else (0, 1)
+    found = None
+    try:
+        if is_sealed(path):
+            check(path, rank, world)
+        elif rank == 0:
+            _check_without_manifest(path)
+    except CheckpointError as error:
+        found = str(error)
+    return next(filter(None, ranks.gather(found)), None) if ranks else found
+
+
+def _check_without_manifest(path: Path) -> None:
+    """One of an earlier version: its state.json has the checksums of the other files alone."""
+    record, there = _record(path), files_in(path)
+    if record["format"] == FORMAT:
+        raise CheckpointError(f"expected the manifest of a checkpoint in {path}, got none.")
+    if (path / SHARDS).exists():
         raise CheckpointError(
-            f"expected {path} as it was written (checksum {sums[path.name]:08x}), got other bytes "
-            f"({found:08x}): remove {path.parent}, and the run goes on from the one before."
+            f"expected shards in safetensors, got those of an earlier version in {path}, which are "
+            "pickles, and pickles run code when they are loaded: train again from a whole one."
         )
-    return load_file(path)
+    with malformed(path):
+        sums = record["checksums"]
+        for name in (NETWORK, TENSORS):
+            if name not in there:
+                raise CheckpointError(f"expected {name} in {path}, got {', '.join(there)}.")
+            refuse_other_bytes(there[name], Sum(there[name].stat().st_size, index(sums[name])))
+    say_once(
+        f"anydevice: {path} is of an earlier version, without a manifest: its tensors are checked, "
+        f"its {STATE} (step, history, random states, learning rates) is not."
+    )
+
+
+def _record(path: Path) -> dict[str, Any]:
+    try:
+        record = json.loads((path / STATE).read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(
+            f"expected a checkpoint in {path}, got a folder without a readable {STATE} ({error})."
+        ) from error
+    if not isinstance(record, dict) or record.get("format") not in (FORMAT, BEFORE_MANIFESTS):
+        raise CheckpointError(
+            f"expected a file of the format {FORMAT!r}, got another one in {path / STATE}."
+        )
+    return record
 
 
 def _number(path: Path) -> int:
     return int(path.name.removeprefix(NAME))
-
-
-def _checksum(path: Path) -> int:
-    found = 0
-    with path.open("rb") as file:
-        while part := file.read(1 << 20):
-            found = zlib.crc32(part, found)
-    return found

@@ -9,11 +9,12 @@ from anydevice.notices import log
 from anydevice.train.callbacks.callback import Callback
 from anydevice.train.checkpoint.checkpoints import (
     SHARDS,
-    CheckpointError,
     Checkpoints,
     asked_to_end,
+    malformed,
     read,
 )
+from anydevice.train.checkpoint.manifest import CheckpointError
 from anydevice.train.data.random_state import random_state, set_random_state
 from anydevice.train.distributed.ending import Ending, EndingTogether
 from anydevice.train.distributed.failing import Watch
@@ -23,8 +24,24 @@ from anydevice.train.ranks import Ranks
 if TYPE_CHECKING:
     from anydevice.train.trial import Trial
 
+NAMED = ("optimizer", "loss", "metrics")  # what Trial.load() need not be given again
 OWN = ("random", "random_of_epoch", "metrics")  # what a rank has for itself
 TERMINATED = 143  # as a process that died of SIGTERM
+KINDS: dict[str, Any] = {  # of what a trial's state consists
+    "names": dict,
+    "random": dict,
+    "history": list,
+    "step": int,
+    "batches": int,
+    "stopped": bool,
+    "parts": int,
+    "seed": int | None,
+    "optimizer": dict | None,
+    "loss": dict | None,
+    "scaler": dict | None,
+    "skipped": int,
+    "callbacks": list,
+}
 
 
 class Keeper(Callback):
@@ -36,24 +53,26 @@ class Keeper(Callback):
         self.random_of_epoch: dict[str, Any] = {}
 
     def go_on(self, trial: "Trial") -> None:
-        """Takes up the newest checkpoint, if there is one ahead of the trial."""
-        newest = self.checkpoints.newest()
-        if trial.ranks:
-            newest = trial.ranks.told(newest)
-        if newest is None or trial.job.step:
+        """Takes up the newest intact checkpoint, if there is one ahead of the trial."""
+        newest = None if trial.job.step else self.checkpoints.intact(trial.ranks)
+        if newest is None:
             return
+        first = trial.ranks is None or trial.ranks.first
+        if first:
+            self.checkpoints.set_damaged_aside(newest)
         if trial.is_sharded and not (newest / SHARDS).exists():
             raise CheckpointError(
                 f'expected a checkpoint in shards, for strategy="fsdp", got a whole one in {newest}'
                 ": name another folder."
             )
-        state = of_this_rank(read(newest, trial.network), trial)
-        trial.set_state(state)
-        self.random, self.random_of_epoch = state["random"], state.get("random_of_epoch", {})
-        if not self.random_of_epoch:  # kept by Trial.save(), which does not look back
-            trial.job.batches = 0
-        set_random_state(self.random, trial.device, trial.train_data)
-        if trial.ranks is None or trial.ranks.first:
+        with malformed(newest):
+            state = of_this_rank(read(newest, trial.network), trial)
+            trial.set_state(state)
+            self.random, self.random_of_epoch = state["random"], state.get("random_of_epoch", {})
+            if not self.random_of_epoch:  # kept by Trial.save(), which does not look back
+                trial.job.batches = 0
+            set_random_state(self.random, trial.device, trial.train_data)
+        if first:
             at = f"epoch {trial.epoch + 1}, step {trial.job.step}"
             log.warning(f"anydevice: going on from {newest} ({at}).")
 
@@ -106,6 +125,7 @@ def of_all_ranks(
 
 def of_this_rank(state: dict[str, Any], trial: "Trial | None" = None) -> dict[str, Any]:
     """The state to go on from; other ranks than wrote it share what those have measured."""
+    _refuse_malformed(state)
     ranks = trial.ranks if trial else None
     rank, world = (ranks.rank, ranks.world) if ranks else (0, 1)
     wrote = state.pop("ranks", None) or [{name: state.get(name) for name in OWN}]
@@ -122,3 +142,16 @@ def of_this_rank(state: dict[str, Any], trial: "Trial | None" = None) -> dict[st
     if measured[0] is not None:
         state["metrics"] = added(measured) if rank == 0 else {}
     return state
+
+
+def _refuse_malformed(state: dict[str, Any]) -> None:
+    for name, kind in KINDS.items():
+        value = state[name]
+        if not isinstance(value, kind) or (kind is int and value < 0):
+            raise TypeError(f"{name} is {value!r:.40}")
+    names = state["names"]
+    given = [names.get("optimizer", ""), names.get("loss", ""), *names["metrics"]]
+    if not all(isinstance(name, str) for name in given) or names.keys() - set(NAMED):
+        raise TypeError(f"names is {names!r:.80}")
+    if not all(isinstance(record, dict) and "epoch" in record for record in state["history"]):
+        raise TypeError("history is not of epochs")

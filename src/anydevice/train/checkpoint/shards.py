@@ -3,17 +3,15 @@
 They are read by any number of ranks, also by one process that has the whole network.
 """
 
-import io
-import pickle
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict import (
     get_optimizer_state_dict,
     set_optimizer_state_dict,
@@ -21,25 +19,12 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.optim import Optimizer
+from torch.utils._pytree import tree_leaves
 
-from anydevice.train.checkpoint.checkpoints import (
-    SHARDS,
-    CheckpointError,
-    refuse_another,
-    unwritten,
-    whole_state,
-)
+from anydevice.train.checkpoint.checkpoints import SHARDS, refuse_another, unwritten, whole_state
+from anydevice.train.checkpoint.manifest import CheckpointError, Sum
+from anydevice.train.checkpoint.shard_files import ShardReader, ShardWriter
 from anydevice.train.ranks import Ranks
-
-INDEX = ".metadata"
-# What it consists of. It is a pickle, and a pickle may call anything; these are its own parts.
-OWN = "torch.distributed.checkpoint.metadata"
-BESIDE = {
-    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
-    ("torch.serialization", "_get_layout"),
-    ("torch", "Size"),
-    ("pathlib", "PosixPath"),
-}
 
 
 class Shards:
@@ -54,84 +39,84 @@ class Shards:
         if self.loss is not None:
             self.whole["loss"] = self.loss
 
-    def write(self, folder: Path) -> None:
-        """All ranks write into one folder."""
-        group = self.ranks.host if self.ranks else None
+    def write(self, folder: Path) -> dict[str, Sum]:
+        """All ranks write into one folder; on the first, the sums of what they wrote."""
+        writer = ShardWriter(folder / SHARDS)
         try:
-            save(self._tensors(), checkpoint_id=folder / SHARDS, process_group=group)
+            with _alone():
+                save(self._tensors(), storage_writer=writer, **self._ranks())
         except CheckpointException as error:
             raise unwritten(folder, _causes(error)) from error
+        return writer.sums
 
     def read(self, path: Path, groups: Any) -> None:
         """Takes up what is there, whatever part of it this process has."""
-        reader = _Reader(path / SHARDS)
+        reader = ShardReader(path / SHARDS)
         tensors = self._tensors()
-        refuse_another(path, _shapes(tensors["network"]), _shapes_in(reader.read_metadata()))
-        alone = self.ranks is None
-        group = self.ranks.host if self.ranks else None
+        refuse_another(path, _shapes(tensors["network"]), _shapes_in(reader.index))
         try:
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "torch.distributed is disabled")  # it is meant so
-                load(tensors, storage_reader=reader, process_group=group, no_dist=alone)
+            with _alone():
+                load(tensors, storage_reader=reader, **self._ranks())
         except CheckpointException as error:
             raise CheckpointError(
                 f"expected the shards of a checkpoint in {path / SHARDS}, got {_causes(error)}: "
-                f"remove {path}, and the run goes on from the one before."
+                "name another folder."
             ) from error
         if self.optimizer:  # the network's own tensors have been written into
-            state: Any = {"state": tensors["optimizer"], "param_groups": groups}
-            set_optimizer_state_dict(self.whole, self.optimizer, state)
+            state = tensors["optimizer"]
+            for parameter, plain in groups["plain"].items():
+                state.setdefault(parameter, {}).update(plain)
+            whole: Any = {"state": state, "param_groups": groups["groups"]}
+            set_optimizer_state_dict(self.whole, self.optimizer, whole)
 
-    def groups(self) -> Any:
-        """What the optimizer has beside tensors: learning rates and the like, by names."""
+    def groups(self) -> dict[str, Any] | None:
+        """What the optimizer has besides tensors, by names: learning rates and the like."""
         if self.optimizer is None:
             return None
-        return get_optimizer_state_dict(self.whole, self.optimizer)["param_groups"]
+        state: Any = get_optimizer_state_dict(self.whole, self.optimizer)
+        return {"groups": state["param_groups"], "plain": _split(state["state"])[1]}
 
     def _tensors(self) -> dict[str, Any]:
         tensors: dict[str, Any] = {"network": whole_state(self.network)}
         if self.loss is not None:
             tensors["loss"] = self.loss.state_dict()
         if self.optimizer:
-            tensors["optimizer"] = get_optimizer_state_dict(self.whole, self.optimizer)["state"]
+            state: Any = get_optimizer_state_dict(self.whole, self.optimizer)["state"]
+            tensors["optimizer"] = _split(state)[0]
         return tensors
 
-
-class _Reader(FileSystemReader):
-    """Reads shards whose index is nothing but an index."""
-
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        path = Path(self.path) / INDEX
-        try:
-            found: Metadata = _Index(io.BytesIO(path.read_bytes())).load()
-        except (OSError, EOFError, pickle.UnpicklingError) as error:
-            sentence = f"expected the index of shards in {path}, got {error}."
-            raise CheckpointError(sentence) from error
-        found.storage_meta = found.storage_meta or StorageMeta()
-        found.storage_meta.load_id = self.load_id
-        return found
+    def _ranks(self) -> dict[str, Any]:
+        return {"process_group": self.ranks.host if self.ranks else None, "no_dist": not self.ranks}
 
 
-class _Index(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        found = super().find_class(module, name) if module in (OWN, "torch") else None
-        own = isinstance(found, type) and found.__module__ == OWN
-        if own or isinstance(found, torch.dtype):
-            return found
-        if (module, name) in BESIDE:
-            return super().find_class(module, name)
-        raise pickle.UnpicklingError(f"a pickle that asks for {module}.{name}")
+@contextmanager
+def _alone() -> Iterator[None]:
+    """PyTorch warns in one process that there are no others."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")
+        yield
+
+
+def _split(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What an optimizer keeps for each parameter: tensors, and whatever is none."""
+    tensors: dict[str, Any] = {}
+    plain: dict[str, Any] = {}
+    for parameter, held in state.items():
+        for name, value in held.items():
+            has_tensors = any(isinstance(leaf, Tensor) for leaf in tree_leaves(value))
+            (tensors if has_tensors else plain).setdefault(parameter, {})[name] = value
+    return tensors, plain
 
 
 def _shapes(tensors: dict[str, Tensor]) -> dict[str, list[int]]:
     return {name: list(tensor.shape) for name, tensor in tensors.items()}
 
 
-def _shapes_in(index: Metadata) -> dict[str, list[int]]:
+def _shapes_in(index: dict[str, TensorStorageMetadata]) -> dict[str, list[int]]:
     return {
         name.removeprefix("network."): list(entry.size)
-        for name, entry in index.state_dict_metadata.items()
-        if name.startswith("network.") and isinstance(entry, TensorStorageMetadata)
+        for name, entry in index.items()
+        if name.startswith("network.")
     }
 
 
