@@ -170,7 +170,7 @@ def damage_bytes(path):
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
-        (damage_bytes, "as it was written (1500 bytes, checksum"),
+        (damage_bytes, "network.safetensors as it was written ("),
         (lambda path: (path / "state.safetensors").unlink(), "expected state.safetensors in"),
         (lambda path: (path / "state.json").unlink(), "expected state.json in"),
         (lambda path: (path / "state.json").write_text("{"), "state.json as it was written"),

@@ -4,6 +4,7 @@ import json
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import index
@@ -42,7 +43,7 @@ BEFORE_MANIFESTS = "anydevice checkpoint 1"  # read still; its state.json has no
 NETWORK, TENSORS, STATE = "network.safetensors", "state.safetensors", "state.json"
 SHARDS = "shards"  # a folder in the place of the network, where the ranks have shares of it
 NAME = "checkpoint-"
-PutNetwork = Callable[[Path], dict[str, Sum] | None]  # writes into a folder; the sums that it knows
+PutNetwork = Callable[[Path], dict[str, Sum]]  # writes into a folder; the sums of its files
 
 
 @dataclass(frozen=True)
@@ -124,10 +125,9 @@ def write(path: Path, state: dict[str, Any], put_network: PutNetwork) -> None:
     plain, tensors = taken_apart(state)
     try:
         with whole_folder(path) as folder:
-            sums = put_network(folder)
-            save_tensors(folder / TENSORS, tensors)
+            sums = {**put_network(folder), TENSORS: save_tensors(folder / TENSORS, tensors)}
             write_through(folder / STATE, json.dumps({"format": FORMAT, "state": plain}).encode())
-            seal(folder, sums or {})
+            seal(folder, sums)
     except (OSError, SafetensorError) as error:
         raise unwritten(path, error) from error
 
@@ -140,9 +140,9 @@ def unwritten(path: Path, cause: object) -> CheckpointError:
     )
 
 
-def whole_network(network: nn.Module) -> Callable[[Path], None]:
+def whole_network(network: nn.Module) -> PutNetwork:
     """Writes the network into the folder that is given."""
-    return lambda folder: save_tensors(folder / NETWORK, whole_state(network))
+    return lambda folder: {NETWORK: save_tensors(folder / NETWORK, whole_state(network))}
 
 
 def read(path: Path, network: nn.Module) -> dict[str, Any]:
@@ -238,11 +238,28 @@ def refuse_another(path: Path, own: dict[str, list[int]], held: dict[str, list[i
     )
 
 
-def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Writes tensors from any device, and waits until the disk has them."""
-    copies = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}
-    save_file(copies, path)
-    sync(path)
+def save_tensors(path: Path, tensors: dict[str, Tensor]) -> Sum:
+    """Writes tensors from any device; its sum is taken while the disk is still writing."""
+    save_file(_on_cpu(tensors), path)
+    with ThreadPoolExecutor(1) as pool:
+        written = pool.submit(sync, path)
+        found = Sum.of(path)
+        written.result()
+    return found
+
+
+def _on_cpu(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Contiguous, and each with memory that no other has, as safetensors wants them."""
+    found, taken = {}, set()
+    for name, tensor in tensors.items():
+        memory = tensor.untyped_storage()
+        alone = memory.data_ptr() not in taken and memory.nbytes() == tensor.nbytes
+        ready = tensor.device.type == "cpu" and tensor.is_contiguous() and alone
+        taken.add(memory.data_ptr())
+        found[name] = (
+            tensor.detach() if ready else tensor.detach().to("cpu", copy=True).contiguous()
+        )
+    return found
 
 
 def _load(path: Path) -> dict[str, Tensor]:

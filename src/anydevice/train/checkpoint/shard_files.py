@@ -86,8 +86,7 @@ class ShardWriter(StorageWriter):
                     "only be kept as a pickle, and pickles run code when they are loaded."
                 )
             tensors[_key(item.index)] = planner.resolve_data(item)
-        save_tensors(path, tensors)
-        found = Sum.of(path)
+        found = save_tensors(path, tensors)
         places = [(item.index, Written(path.name, _key(item.index), found)) for item in plan.items]
         future: Future[list[WriteResult]] = Future()
         future.set_result([WriteResult(part, 0, written) for part, written in places])
