@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from anydevice.notices import say_once
 from anydevice.train.checkpoint.checkpoints import CheckpointError, Checkpoints
 from anydevice.train.checkpoint.manifest import check, seal
 from anydevice.train.checkpoint.resume import of_all_ranks
@@ -214,6 +215,7 @@ def test_a_checkpoint_without_a_manifest_is_read_and_said_to_be_half_checked(tmp
     weights_after(tmp_path / "old", 2)
     for path in (tmp_path / "old").iterdir():
         as_before_manifests(path)
+    say_once.cache_clear()
     with caplog.at_level(logging.WARNING, "anydevice"):
         assert torch.equal(weights_after(tmp_path / "old", 3), expected)
     assert "its tensors are checked, its state.json" in caplog.text

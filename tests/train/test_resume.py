@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from anydevice.notices import say_once
 from anydevice.train.callbacks import Callback
 from anydevice.train.checkpoint.checkpoints import CheckpointError
 from anydevice.train.trial import Trial
@@ -119,6 +120,49 @@ def test_a_loader_with_a_generator_of_its_own_goes_on(network, data, tmp_path):
     again.checkpoint(tmp_path, every=7).run(3, verbose=False)
     done = again.job.step - len(rest)
     assert seen[:done] + rest == expected
+
+
+@pytest.mark.parametrize("cut_at", [7, 10])  # in the middle of the second epoch, and at its end
+def test_persistent_workers_go_on_with_the_same_samples(tmp_path, caplog, cut_at):
+    def made(folder, stops_at=None):
+        seen = []
+
+        class Seen(Callback):
+            def on_step(self, trial):
+                seen.append(trial.job.batch[1].tolist())
+
+        torch.manual_seed(1)
+        loader, val = (
+            torch.utils.data.DataLoader(
+                [(torch.randn(3), row) for row in range(rows)],
+                batch_size=8,
+                shuffle=True,
+                num_workers=1,
+                persistent_workers=True,
+            )
+            for rows in (40, 8)
+        )
+        network = nn.Sequential(nn.Dropout(), nn.Linear(3, 40))
+        stops = [StopsAt(stops_at)] if stops_at else []
+        trial = Trial(network, "sgd", "cross_entropy", callbacks=[Seen(), *stops])
+        return trial.with_generators(loader, val).checkpoint(folder, every=1), seen
+
+    whole, expected = made(tmp_path / "whole")
+    whole.run(3, verbose=False)
+    cut, seen = made(tmp_path / "cut", stops_at=cut_at)
+    if cut_at == 10:
+        cut, seen = made(tmp_path / "cut")
+        cut.run(2, verbose=False)
+    else:
+        with pytest.raises(InterruptionError):
+            cut.run(3, verbose=False)
+    say_once.cache_clear()
+    again, rest = made(tmp_path / "cut")
+    again.run(3, verbose=False)
+    done = again.job.step - len(rest)
+    assert seen[:done] + rest == expected
+    assert all(map(torch.equal, weights(again), weights(whole)))
+    assert "persistent workers start anew" in caplog.text
 
 
 def test_only_the_newest_are_kept(data, tmp_path):

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from anydevice.train.checkpoint.checkpoints import checkpoints
+from anydevice.train.checkpoint import checkpoints
 from anydevice.train.trial import Trial
 
 WRITES = ("open", "write", "fsync", "mkdir", "chmod", "rename", "replace", "unlink", "rmdir")

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from anydevice.devices.move import move
-from anydevice.notices import log
+from anydevice.notices import log, say_once
 from anydevice.train.callbacks.callback import Callback
 from anydevice.train.checkpoint.checkpoints import (
     SHARDS,
@@ -75,6 +75,12 @@ class Keeper(Callback):
         if first:
             at = f"epoch {trial.epoch + 1}, step {trial.job.step}"
             log.warning(f"anydevice: going on from {newest} ({at}).")
+            if trial.history and getattr(trial.train_data, "persistent_workers", False):
+                say_once(
+                    "anydevice: the order of samples is as it was, but persistent workers start "
+                    "anew: random numbers that they draw themselves differ from here on. With "
+                    "persistent_workers=False they do not."
+                )
 
     def rest(self, batches: Iterable[Any], trial: "Trial") -> Iterable[Any]:
         """The epoch's batches after those that were trained on before the interruption."""

@@ -60,6 +60,25 @@ class Taken:
             yield [tensor[rows] for tensor in self.tensors]
 
 
+class Persistent:
+    """A DataLoader whose workers stay: each epoch draws a seed for them, as if they were new.
+
+    The loader itself draws one in its first epoch alone, and a resumed run has its first epoch
+    later: it would draw one number more, and then another order of the samples.
+    """
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self.loader = loader
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        if self.loader._iterator is not None:
+            torch.empty((), dtype=torch.int64).random_(generator=self.loader.generator)
+        return iter(self.loader)
+
+
 class Sent:
     """Batches copied to the device on a stream of their own.
 
@@ -102,7 +121,7 @@ def batches_of(
     if isinstance(data, IterableDataset):
         data = DataLoader(data, batch_size)
     if isinstance(data, DataLoader):
-        return _sent(Taken(data) if _over_tensors(data) else data, device)
+        return _sent(_seeded_each_epoch(data), device)
     if isinstance(data, Dataset) and hasattr(data, "__getitem__"):
         return _sent(_loaded(data, batch_size, order(len(cast(Sized, data)))), device)
     if not isinstance(data, Iterable):
@@ -148,6 +167,12 @@ def _fits(tensors: tuple[Tensor, ...], device: torch.device) -> bool:
         return True
     missing = sum(tensor.nbytes for tensor in tensors if tensor.device != device)
     return missing <= RESIDENT_SHARE * load_of(device).free
+
+
+def _seeded_each_epoch(loader: DataLoader[Any]) -> Iterable[Any]:
+    if _over_tensors(loader):
+        return Taken(loader)
+    return Persistent(loader) if loader.persistent_workers else loader
 
 
 def _over_tensors(loader: DataLoader[Any]) -> bool:
