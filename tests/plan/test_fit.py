@@ -159,7 +159,7 @@ def layers() -> None:
 def test_many_layers_that_are_alike_are_one_line_a_part() -> None:
     answer = plain_text(ad.plan(layers, gpus="t4"))  # type: ignore[operator]
     assert "0.*.1 (ReLU)" in answer
-    assert answer.index("a step (") < answer.index("at the peak")  # the answer before its details
+    assert answer.index("per step (") < answer.index("at the peak")  # the answer before its details
     assert "cuDNN" not in answer  # there is no convolution
 
 

@@ -77,7 +77,7 @@ CASES = {
     ),
     "a kernel in CUDA C++": (
         START + "torch.cuda._compile_kernel('__global__ void f(float*x){}', 'f')\n",
-        "got train.py:5, which needs code for a GPU (a CUDA kernel of its own)",
+        "got train.py:5, which needs code for a GPU (a custom CUDA kernel)",
     ),
     "trains on the CPU": (
         'import torch\nw = torch.ones(3, requires_grad=True)\ns = torch.optim.SGD([w])\ns.step()\n',
@@ -116,7 +116,7 @@ def test_a_batch_argument_that_the_program_does_not_know(tmp_path: Path) -> None
     options = "import argparse\nargparse.ArgumentParser().parse_args()\n"
     error = refused(tmp_path, options + START + STEPS, batch_arg="--batsh")
     assert "unrecognized arguments: --batsh" in error.details
-    assert "got '--batsh', with which (and 4) it ended itself at train.py:2" in str(error)
+    assert "got '--batsh': with 4 for it, the program exited at train.py:2" in str(error)
 
 
 def test_a_batch_argument_that_changes_nothing(tmp_path: Path) -> None:

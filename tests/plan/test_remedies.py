@@ -82,8 +82,8 @@ def test_half_precision_is_quicker(tried: dict[str, Remedy]) -> None:
 
 
 def test_two_cards_share_the_weights_or_the_layers(tried: dict[str, Remedy]) -> None:
-    before, shards = tried["as it is"], tried["FSDP2 over 2 cards"]
-    layers = tried["layers over 2 cards"]
+    before, shards = tried["as it is"], tried["FSDP2 over 2 GPUs"]
+    layers = tried["layers over 2 GPUs"]
     assert bytes_of(shards) < 0.7 * bytes_of(before)
     assert bytes_of(layers) < 0.75 * bytes_of(before)
     assert before.time

@@ -109,7 +109,7 @@ class Plan(Shown):
             if verdict.run.gpu == card(gpu).kind:
                 return verdict
         planned = ", ".join(verdict.run.gpu for verdict in self.verdicts)
-        raise UsageError(f"expected a GPU that was planned for, {planned}, got {gpu!r}.")
+        raise UsageError(f"expected one of the GPUs planned for, {planned}, got {gpu!r}.")
 
     def to_json(self) -> str:
         """The same for a program."""
@@ -134,7 +134,7 @@ class Plan(Shown):
         figures += ["largest batch"] * searched + ["step", "samples/s"] * timed
         table = Table(("GPU", "fits", *figures), right=figures)
         steps = self.verdicts[0].run.steps
-        table.title = f"{self.program}: its first {f'{steps} steps' if steps > 1 else 'step'}"
+        table.title = f"{self.program}: the first {f'{steps} steps' if steps > 1 else 'step'}"
         for verdict in self.verdicts:
             run = verdict.run
             sizes = (run.card.memory, run.tensors, run.device_bytes)
@@ -183,7 +183,7 @@ class Plan(Shown):
         """What is to be said first."""
         sentences = [f"{v.run.gpu}: {v.time.sentence()}" for v in self.verdicts if v.time]
         if (run := self.verdicts[0].run).steps < run.wanted:
-            sentences.append(f"It ended by itself after {run.steps} of {run.wanted} steps.")
+            sentences.append(f"The program ended after {run.steps} of {run.wanted} steps.")
         return sentences
 
     def _notes(self) -> list[str]:

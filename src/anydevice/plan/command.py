@@ -1,4 +1,4 @@
-"""`anydevice plan`: an unmodified program, planned for GPUs that are not there."""
+"""`anydevice plan`: an unmodified program, planned for GPUs that need not be there."""
 
 from __future__ import annotations
 
@@ -18,28 +18,27 @@ Usage: anydevice plan [options] program.py [arguments]
        anydevice plan [options] -m module [arguments]
        anydevice plan --calibrate | --rates [--json]
 
-Will it fit, which batch, how long is a step: the program's first steps are run
-on GPUs that are not there, without values. What follows the program's name is
-the program's.
+Does it fit, with which batch size, and how long does a step take? The program's
+first steps run on hollow GPUs, which track memory and time but compute nothing.
+What follows the program's name is passed to the program.
 
 Options:
-  --gpu KIND        for this GPU, and for each one that is named so; h100 if
-                    none is. `anydevice devices --known` lists them
-  --steps N         how many steps of its optimizer; 3 if not given
-  --batch-arg NAME  the program's option that is its batch size, such as
-                    --batch-size or batch=: the largest batch that fits is found
-  --assume-zeros    where the program branches on what it reads from the GPU, go
-                    the way for zero
-  --report FILE     a page with the memory over the steps, and all else:
-                    plan.html
-  --snapshot FILE   the allocations, as pytorch.org/memory_viz reads them:
+  --gpu KIND        plan for this GPU; may be repeated; h100 by default.
+                    `anydevice devices --known` lists the kinds
+  --steps N         run N optimizer steps; 3 by default
+  --batch-arg NAME  the program's option for its batch size, such as --batch-size
+                    or batch=; the largest batch that fits is found too
+  --assume-zeros    where the program branches on a value that it reads from the
+                    GPU, take the branch for zero
+  --report FILE     write an HTML page with all results and the memory over the
+                    steps, such as plan.html
+  --snapshot FILE   write the allocations for pytorch.org/memory_viz, such as
                     memory.pickle
-  --json            print JSON for a program
-  --calibrate       where there is a GPU: measure what it and this host reach, in
-                    a minute, and keep it for predictions on this machine
-  --rates           list the rates that predictions of time reckon with, and
-                    where they are from
-  --help            show this and exit
+  --json            print JSON
+  --calibrate       measure what the GPU and host of this machine reach, in about
+                    a minute, and save it for predictions on this machine
+  --rates           list the rates that time predictions use, with their sources
+  --help            show this message
 
 Exit codes: 0 it fits each of these GPUs, 1 it does not, 2 it could not be
 planned.
@@ -117,7 +116,7 @@ def _refuse_missing_folder(path: str | None) -> None:
     """Before the plan is made, not after."""
     if path and not Path(path).absolute().parent.is_dir():
         folder = Path(path).absolute().parent
-        raise UsageError(f"expected a folder for {path}, got none at {folder}: make it first.")
+        raise UsageError(f"expected a folder for {path}, got none at {folder}: create it first.")
 
 
 def _write_files(options: Options, answer: Plan) -> None:
@@ -125,14 +124,14 @@ def _write_files(options: Options, answer: Plan) -> None:
         from anydevice.plan.page.page import write_report
 
         write_report(answer, options.report)
-        print(f"anydevice: the page is {options.report}.", file=sys.stderr)
+        print(f"anydevice: wrote the page {options.report}.", file=sys.stderr)
     if options.snapshot:
         from anydevice.plan.page.timeline import write_snapshot
 
         write_snapshot(options.snapshot, answer.verdicts[0].run.blocks)
         print(
-            f"anydevice: {options.snapshot} is for pytorch.org/memory_viz: the memory of "
-            f"{answer.verdicts[0].run.gpu}.",
+            f"anydevice: wrote {options.snapshot}, the memory of {answer.verdicts[0].run.gpu}: "
+            "open it at pytorch.org/memory_viz.",
             file=sys.stderr,
         )
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from anydevice.sweep.sweep import Sweep
 
 ON_CPU = "on the CPU"
-STEPS = 2  # the second has the optimizer's state beside the rest
+STEPS = 2  # from the second on, the optimizer's state takes memory too
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from anydevice.errors import UsageError
 from anydevice.frames import line_of
 
-# Packages that are, or bring, code for GPUs.
+# Packages that contain code for GPUs.
 FOR_GPUS = (
     *("triton", "flash_attn", "flash_attn_interface", "xformers", "apex", "cupy", "pycuda"),
     *("bitsandbytes", "transformer_engine", "mamba_ssm", "causal_conv1d", "deepspeed"),
@@ -21,12 +21,12 @@ NOT_THE_PROGRAMS = (HERE, "<frozen runpy>", "torch/_compile.py", "torch/_dynamo/
 
 
 class CannotPlanError(UsageError):
-    """The program cannot be planned; `details` is its traceback, where it failed by itself."""
+    """The program cannot be planned; `details` is the program's traceback, if it failed."""
 
     def __init__(self, sentence: str, details: str = "", ended_at: str = "") -> None:
         super().__init__(sentence)
         self.details = details
-        self.ended_at = ended_at  # the line where it ended itself, with an exit code
+        self.ended_at = ended_at  # the line where it exited, with an exit code
 
     def __reduce__(self) -> tuple[type, tuple[str, str, str]]:
         return type(self), (str(self), self.details, self.ended_at)
@@ -43,8 +43,8 @@ def explained(error: BaseException, name: str) -> CannotPlanError:
         return CannotPlanError(str(error))
     if what := _needs_gpu_code(error):
         return CannotPlanError(
-            f"expected a program of PyTorch's own ops, got {where}, which needs code for a GPU "
-            f"({what}): replace it by PyTorch's ops where there is no GPU."
+            f"expected a program that uses PyTorch's own ops only, got {where}, which needs code "
+            f"for a GPU ({what}): use PyTorch's ops where there is no GPU."
         )
     if isinstance(error, NotImplementedError) and "has shapes but no values" in str(error):
         return CannotPlanError(
@@ -73,16 +73,16 @@ def without_steps(name: str, last_line: str, backward: bool) -> CannotPlanError:
     else:
         got = f"{name}, which last used the GPU at {last_line} and never steps"
     return CannotPlanError(
-        f"expected a program that steps an optimizer of torch.optim, got {got}: a step is what a "
-        "plan is of."
+        f"expected a program that steps an optimizer of torch.optim, got {got}: a plan predicts "
+        "what such a step takes."
     )
 
 
 def unknown_batch_argument(option: str, batch: int, end: CannotPlanError) -> CannotPlanError:
-    """A program that ends itself when it is given its batch size so."""
+    """A program that exits when its batch size is set with this option."""
     return CannotPlanError(
-        f"expected the program's own option for its batch size as --batch-arg, got {option!r}, "
-        f"with which (and {batch}) it ended itself at {end.ended_at}.",
+        f"expected the name of the batch size, got {option!r}: with {batch} for it, the program "
+        f"exited at {end.ended_at}. Is this option (--batch-arg, batch_arg) known to the program?",
         end.details,
     )
 
@@ -102,19 +102,19 @@ def _needs_gpu_code(error: BaseException) -> str:
     if found := re.match(r"Could not run '(?!aten::)([\w:.]+)' with", str(error)):
         return found[1]
     if "a compiled CUDA kernel needs" in str(error) or "CUDA_HOME" in str(error):
-        return "a CUDA kernel of its own"
+        return "a custom CUDA kernel"
     files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
     if any(compiler in file for file in files[1:] for compiler in COMPILERS):
-        return "a CUDA kernel of its own"
+        return "a custom CUDA kernel"
     return ""
 
 
 def _traceback(error: BaseException) -> str:
-    """Of the program and of torch, as without a plan."""
-    told = traceback.TracebackException.from_exception(error)
-    frames = [f for f in told.stack if not any(part in f.filename for part in NOT_THE_PROGRAMS)]
-    told.stack = traceback.StackSummary.from_list(frames)
-    return "".join(told.format())
+    """The program's and torch's frames, as without a plan."""
+    whole = traceback.TracebackException.from_exception(error)
+    frames = [f for f in whole.stack if not any(part in f.filename for part in NOT_THE_PROGRAMS)]
+    whole.stack = traceback.StackSummary.from_list(frames)
+    return "".join(whole.format())
 
 
 def _first_line(error: BaseException) -> str:

@@ -113,9 +113,9 @@ def _died(status: int) -> CannotPlanError:
     how = signal_name(-code) if code < 0 else f"exit code {code}"
     why = ""
     if -code in FAULTS:
-        why = ": code for GPUs that is not PyTorch's finds no memory there where there is none"
+        why = ": custom code for GPUs may have used memory that a hollow GPU does not have"
     elif -code == signal.SIGKILL:
-        why = ": the system may have ended it for want of memory on the host"
+        why = ": the system may have stopped it because the host ran out of memory"
     return CannotPlanError(
         f"expected a program that steps an optimizer, got one whose process ended with {how}{why}."
     )

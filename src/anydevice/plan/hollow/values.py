@@ -122,6 +122,6 @@ def branches_refused() -> Iterator[None]:
         except Branched as branched:
             raise UsageError(
                 f"expected a program whose steps do not depend on values, got {branched}, which "
-                "branches on what it read from the GPU, and a hollow GPU has no values: plan with "
-                "--assume-zeros (assume_zeros=True) if the way it goes for zero is the usual one."
+                "branches on what it read from the GPU, and a hollow GPU has no values: use "
+                "--assume-zeros (assume_zeros=True) if the branch for zero is the usual one."
             ) from None

@@ -1,7 +1,7 @@
-"""What a card uses beside tensors: the CUDA context, and what cuBLAS and cuDNN work in.
+"""What a GPU uses in addition to tensors: the CUDA context, workspaces of cuBLAS and cuDNN.
 
-None of it is read off a card. cuBLAS's is PyTorch's own constant; cuDNN's and the context's are
-assumptions, said to be so wherever they are shown.
+None of it is measured on a GPU. cuBLAS's is PyTorch's own constant; cuDNN's and the context's are
+assumptions, and are marked as such wherever they are shown.
 """
 
 import os
@@ -18,13 +18,13 @@ MIB = 1 << 20
 
 CONTEXT = 300 * MIB
 CONTEXT_SOURCE = (
-    "assumed: about 300 MiB where CUDA loads kernels lazily, PyTorch's default since CUDA 11.7; it "
-    "differs with card and driver"
+    "assumed: about 300 MiB with lazy loading of kernels, the default since CUDA 11.7; it varies "
+    "with the GPU and the driver"
 )
-CUBLAS_SOURCE = "PyTorch's default: one for the forward thread, one for the backward thread"
+CUBLAS_SOURCE = "PyTorch's default size, once for the forward and once for the backward thread"
 CUDNN_SOURCE = (
-    "assumed: tensor cores take NHWC, so that a convolution of NCHW tensors works on copies of its "
-    "operands; cuDNN chooses by rules of its own"
+    "assumed: tensor cores take NHWC, so a convolution of NCHW tensors works on copies of its "
+    "operands; cuDNN may choose differently"
 )
 
 PRODUCTS = {
@@ -44,7 +44,7 @@ def cublas_bytes(card: Card) -> int:
 
 def cudnn_bytes(card: Card, op: Any, arguments: tuple[Any, ...], result: Any) -> int:
     """What one convolution works in; nothing where it runs on the tensors as they lie."""
-    if arguments[GROUPS[op]] > 1:  # PyTorch has kernels of its own for these
+    if arguments[GROUPS[op]] > 1:  # PyTorch has its own kernels for these
         return 0
     operands = [*arguments[:3], result if op is aten.convolution else None]
     images = [t for t in operands if isinstance(t, Tensor) and t.dim() >= 4]

@@ -8,7 +8,7 @@ const SHADES = {
 };
 const shade = (category) => SHADES[category] ?? "var(--other)";
 
-/** The picture of one card; drawn anew when the window changes. */
+/** The picture of one card; drawn again when the window changes. */
 function memoryOverSteps(card) {
   const holder = element("div");
   const draw = () => drawMemory(holder, card);
@@ -38,7 +38,7 @@ function drawMemory(holder, card) {
     const top = y(room);
     area.root.append(
       svg("line", { class: "capacity", x1: area.left, x2: area.right, y1: top, y2: top }),
-      svg("text", { class: "halo", x: area.right - 4, y: top - 6, "text-anchor": "end" }, `${bytes(room)}, what the card has beside the context`),
+      svg("text", { class: "halo", x: area.right - 4, y: top - 6, "text-anchor": "end" }, `${bytes(room)}, GPU memory less the CUDA context`),
     );
   }
   const moment = svg("line", { class: "moment", y1: area.top, y2: area.bottom, visibility: "hidden" });

@@ -4,12 +4,12 @@ const data = embedded();
 byId("title").textContent = data.program;
 byId("lead").textContent = lead();
 byId("cards").append(...data.cards.map(section));
-byId("foot").textContent = `Made ${data.made} by anydevice ${data.version}. Bytes are what PyTorch's allocator would take on these cards; times are predictions.`;
+byId("foot").textContent = `Made ${data.made} by anydevice ${data.version}. Bytes are what PyTorch's allocator would take on these GPUs; times are predictions.`;
 
 function lead() {
   const fitting = data.cards.filter((card) => card.fits).map((card) => card.name);
-  const names = fitting.length ? `It fits ${fitting.join(", ")}.` : "It fits none of these cards.";
-  const steps = data.cards[0] ? `The first ${counted(data.cards[0].steps, "step")} of the program, run without values. ` : "";
+  const names = fitting.length ? `It fits ${fitting.join(", ")}.` : "It fits none of these GPUs.";
+  const steps = data.cards[0] ? `The first ${counted(data.cards[0].steps, "step")} of the program, run on hollow GPUs. ` : "";
   return steps + names;
 }
 
@@ -19,11 +19,11 @@ function section(card) {
     element("h2", {}, card.name, verdict),
     element("dl", { class: "tiles" }, tiles(card)),
     element("div", { class: "cards" },
-      boxed("Memory over the steps", memoryOverSteps(card), "The allocator rounds to blocks and keeps what was freed: the device's bytes are higher."),
+      boxed("Memory over the steps", memoryOverSteps(card), "The allocator rounds sizes up and caches what was freed, so the device's bytes are higher."),
       boxed("What holds the memory at the peak", bars(card.holding.filter(([, size]) => size > 0), bytes, shade), "", true),
-      card.time ? boxed("Where the GPU's time goes", bars(card.time.ops, duration), "By op, predicted.", true) : null,
+      card.time ? boxed("Where the GPU's time goes", bars(card.time.ops, duration), "Predicted, by op.", true) : null,
       card.modules.length ? boxed("Activations, by module", bars(card.modules, bytes, () => shade("activations")), "Kept for the backward pass at the peak.", true) : null,
-      boxed("Largest at the peak", largestBlocks(card.blocks), "", true)));
+      boxed("Largest blocks at the peak", largestBlocks(card.blocks), "", true)));
 }
 
 function tiles(card) {
@@ -31,8 +31,8 @@ function tiles(card) {
   const rows = [tile("device bytes", bytes(card.device), `of ${bytes(card.memory)}`), tile("allocated at the peak", bytes(card.allocated))];
   if (card.largest) rows.push(tile("largest batch that fits", number(card.largest)));
   if (!time) return rows;
-  rows.push(tile("a step", duration(time.seconds), `${duration(time.low)} to ${duration(time.high)}`));
-  if (time.samples_per_second) rows.push(tile("samples a second", number(time.samples_per_second, 3)));
+  rows.push(tile("time per step", duration(time.seconds), `${duration(time.low)} to ${duration(time.high)}`));
+  if (time.samples_per_second) rows.push(tile("samples per second", number(time.samples_per_second, 3)));
   const waits = [["launches", time.waits_for_launches], ["transfers", time.waits_for_transfers], ["data", time.waits_for_data]];
   const worth = waits.filter(([, share]) => share >= 0.005);
   rows.push(tile("waiting", worth.length ? worth.map(([what, share]) => `${(100 * share).toFixed(0)} %`).join(" · ") : "0 %", worth.length ? `for ${worth.map(([what]) => what).join(" · ")}` : "for launches, transfers and data"));

@@ -1,4 +1,4 @@
-// Figures with a bar beside each: what holds the memory, whose activations, which ops take the time.
+// Figures, each with a bar: what holds the memory, whose activations, which ops take the time.
 
 function bars(rows, format, colour = () => hue(0)) {
   const most = Math.max(...rows.map(([, figure]) => figure), 1e-30);

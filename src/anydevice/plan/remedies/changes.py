@@ -208,7 +208,9 @@ def placement_of(network: nn.Module, cards: int, activations: Mapping[str, int])
         devices[name] = f"cuda:{min(cards - 1, int(middle * cards / total))}"
         before += size
     if len(set(devices.values())) < cards:
-        raise UsageError(f"expected layers for {cards} cards, got one that holds most of it.")
+        raise UsageError(
+            f"expected layers to spread over {cards} GPUs, got one that holds most of the memory."
+        )
     return devices
 
 

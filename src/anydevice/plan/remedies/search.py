@@ -26,8 +26,8 @@ PARTS = (2, 4, 8)
 STEPS = 2  # the second has all that the later ones have
 Change = Callable[[Trial], None]
 NOT_TRIED = (
-    "Not tried: an 8-bit Adam (bitsandbytes) keeps about 2 bytes of state a weight instead of 8; "
-    "it has kernels of its own, which run on real GPUs only."
+    "Not tried: an 8-bit Adam (bitsandbytes). It keeps about 2 bytes of state per weight, not 8, "
+    "but its kernels run on real GPUs only."
 )
 
 
@@ -96,9 +96,10 @@ class Remedies(Shown):
 
     def table(self) -> Table:
         """One row each."""
-        figures = ("device bytes", "step", "added")
-        table = Table(("remedy", "cards", "fits", *figures, "how"), right=("cards", *figures))
-        table.title = f"Remedies on {card(self.gpu).name} ({size_text(card(self.gpu).memory)})"
+        figures = ("device bytes", "step", "difference")
+        table = Table(("change", "GPUs", "fits", *figures, "how"), right=("GPUs", *figures))
+        known = card(self.gpu)
+        table.title = f"What would help on {known.name} ({size_text(known.memory)})"
         for remedy in (self.as_it_is, *self.tried):
             table.rows.append(self._row(remedy))
         return table
@@ -139,7 +140,7 @@ def try_remedies(
     there was one already.
     """
     if cards < 1:
-        raise UsageError(f"expected one card or more, got {cards}.")
+        raise UsageError(f"expected at least one GPU as cards, got {cards}.")
     search = _Search(trial, card(gpu).kind, assume_zeros)
     as_it_is = Attempt("as it is", "", changes.as_it_is)
     run = run or search.run(as_it_is)
@@ -208,20 +209,19 @@ def _ladders(
     if cards > 1:
         how = f"fully_shard, torchrun --nproc-per-node {cards}"
         shard = partial(changes.sharded, cards=cards)
-        yield [Attempt(f"FSDP2 over {cards} cards", how, shard, cards)]
+        yield [Attempt(f"FSDP2 over {cards} GPUs", how, shard, cards)]
         place = partial(changes.placed, cards=cards, activations=activations)
-        yield [Attempt(f"layers over {cards} cards", "ad.place(network, …)", place, cards)]
+        yield [Attempt(f"layers over {cards} GPUs", "ad.place(network, …)", place, cards)]
 
 
 def _with_option(option: str, value: bool) -> Attempt:
-    how = f"{option}={value}, given to the optimizer"
+    how = f"{option}={value}, passed to the optimizer"
     change = partial(changes.with_optimizer, options={option: value})
     return Attempt(f"optimizer, {option}={value}", how, change)
 
 
 def _in_parts(parts: int) -> Attempt:
-    part = "half" if parts == 2 else f"{parts}th"
-    how = f"batch_size a {part} of it, .with_options(accumulate={parts})"
+    how = f"batch_size divided by {parts}, .with_options(accumulate={parts})"
     change = partial(changes.in_parts, parts=parts)
     return Attempt(f"gradient accumulation, {parts} parts", how, change)
 
@@ -244,7 +244,7 @@ def _together(trial: Trial, gpu: str) -> Iterator[Attempt]:
     for parts in (1, *PARTS):
         change = partial(changes.checkpointed, every=1, precision=half, parts=parts)
         also = f" and {parts} parts" if parts > 1 else ""
-        yield Attempt(f"{half}, checkpointing{also}", "the three of above together", change)
+        yield Attempt(f"{half}, checkpointing{also}", "all of these together", change)
 
 
 def _half(gpu: str) -> str:

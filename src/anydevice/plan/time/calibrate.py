@@ -39,7 +39,7 @@ class Calibration:
         if not self.real:
             raise UsageError(
                 f"expected rates measured on a real GPU, got those of a virtual {self.device}, "
-                "which are this computer's CPU: run anydevice plan --calibrate where the GPU is."
+                "which computes on the CPU: run anydevice plan --calibrate where the GPU is."
             )
         return store(self.card, self.rates, self.device)
 
@@ -48,7 +48,7 @@ class Calibration:
         columns = ("constant", "measured", "assumed before", "unit")
         shown = Table(columns, right=columns[1:3], title=f"Rates of {self.device}")
         if not self.real:
-            shown.title += ", virtual: these are not a GPU's, and are not kept"
+            shown.title += ", a virtual GPU: not the rates of a real one, not saved"
         before = Rates(self.card, measured={})
         for name, figure in self.rates.items():
             cells = (f"{figure:.3g}", f"{before[name]:.3g}", rates()[name].unit)
@@ -61,7 +61,7 @@ def calibrate(device: int = 0, *, scale: float = 1.0, budget: float = BUDGET) ->
     if not torch.cuda.is_available():
         raise UsageError(
             "expected a GPU to calibrate, got a machine without one that torch can use: run "
-            "anydevice plan --calibrate where it is, or plan with the rates of the catalogue."
+            "anydevice plan --calibrate where there is one, or plan with the built-in rates."
         )
     name = torch.cuda.get_device_name(device)
     found = Calibration(card(name), name, real=enabled() is None)
@@ -241,4 +241,4 @@ def main(json: bool = False) -> None:
         print(dumps({"card": found.card.kind, "rates": found.rates, "file": str(kept)}, indent=2))
         return
     show(found.table().__rich__())
-    print(f"Kept in {kept}: predictions for {found.card.kind} use them from now on.")
+    print(f"Saved in {kept}: predictions for {found.card.kind} use these rates from now on.")

@@ -43,11 +43,11 @@ class Prediction:
         return self.samples / self.seconds if self.samples else None
 
     def sentence(self) -> str:
-        """In words: `12 ms a step (9 ms to 16 ms), 10,700 samples a second`, and its waits."""
+        """`12 ms per step (9 ms to 16 ms), 10,700 samples/s, 20% waiting for launches`."""
         expected, low, high = map(duration_text, (self.seconds, self.low, self.high))
-        parts = [f"{expected} a step ({low} to {high})"]
+        parts = [f"{expected} per step ({low} to {high})"]
         if rate := self.samples_per_second:
-            parts.append(f"{rate:,.0f} samples a second" if rate > 10 else f"{rate:.1f} samples/s")
+            parts.append(f"{rate:,.0f} samples/s" if rate > 10 else f"{rate:.1f} samples/s")
         waits = (("launches", self.waits_for_launches), ("transfers", self.waits_for_transfers))
         for what, share in (*waits, ("data", self.waits_for_data)):
             if share >= 0.05:

@@ -87,7 +87,7 @@ class Rates:
 def table() -> Table:
     """Every constant with its source, for a reader."""
     columns = ("constant", "value", "quick to slow", "unit", "source")
-    shown = Table(columns, right=columns[1:3], title="Rates that predictions of time reckon with")
+    shown = Table(columns, right=columns[1:3], title="Rates that time predictions use")
     shown.rows += (_row(rate) for rate in rates().values())
     return shown
 
