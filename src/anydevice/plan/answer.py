@@ -26,85 +26,44 @@ MODULES_SHOWN = 12
 LEAST_SHOWN = 0.005  # of what it is a part of
 BEYOND = ("rounding to blocks", "cached by the allocator", "CUDA context")
 ROWS = (*CATEGORIES, *BEYOND)
-
-
-@dataclass
-class Verdict:
-    """What the plan says of one card."""
-
-    run: HollowRun
-    largest: Largest | None = None
-    time: Prediction | None = None
-    remedies: Remedies | None = None
-
-    @property
-    def fits(self) -> bool:
-        """Whether all of it fits into the card's memory."""
-        return self.run.fits
-
-    @cached_property
-    def peak(self) -> Peak:
-        """The fullest moment."""
-        return peak(self.run.blocks, self.run.device)
-
-    def holding(self) -> dict[str, int]:
-        """What holds the memory at the peak, in bytes; together they are the device's bytes."""
-        run, held = self.run, Counter[str]()
-        for block in self.peak.blocks:
-            held[block.category] += block.bytes
-        rows = {name: held[name] for name in CATEGORIES if held[name]}
-        beyond = (run.allocated - self.peak.bytes, run.reserved - run.allocated, run.context)
-        return rows | dict(zip(BEYOND, beyond, strict=True))
-
-    def activations(self) -> dict[str, int]:
-        """Of each module, what it keeps for the backward pass at the peak; the largest first."""
-        held = Counter[str]()
-        for block in self.peak.blocks:
-            if block.category == ACTIVATIONS:
-                held[block.module or "outside modules"] += block.bytes
-        return dict(held.most_common())
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        run = self.run
-        return {
-            "gpu": run.gpu,
-            "name": run.card.name,
-            "memory_bytes": run.card.memory,
-            "fits": self.fits,
-            "peak_bytes": {
-                "tensors": run.tensors,
-                "allocated": run.allocated,
-                "reserved": run.reserved,
-                "context": run.context,
-                "device": run.device_bytes,
-            },
-            "largest_cudnn_workspace_bytes": run.cudnn,
-            "at_the_peak_bytes": self.holding(),
-            "activations_by_module_bytes": self.activations(),
-            "steps": run.steps,
-            "samples": run.samples,
-            "largest_batch": None
-            if self.largest is None
-            else {"batch": self.largest.batch, "all_data": self.largest.all_data},
-            "time": None if self.time is None else self.time.to_dict(),
-            "remedies": None if self.remedies is None else self.remedies.to_dict(),
-        }
+CUBLAS = f"cuBLAS: {workspaces.CUBLAS_SOURCE}"
+SOURCES = {
+    WORKSPACE: f"{CUBLAS}; cuDNN: {workspaces.CUDNN_SOURCE}",
+    "CUDA context": workspaces.CONTEXT_SOURCE,
+}
+ASSUMED = tuple(SOURCES)
 
 
 @dataclass(repr=False)
 class Plan(Shown):
-    """A program's plan for one or more cards. Shows itself in a terminal, a notebook, as JSON."""
+    """What `ad.plan()` returns: a verdict for each kind of GPU.
+
+    It shows itself as tables in a terminal and in a notebook.
+
+    Attributes:
+        program: The name of the program, the function, or the Trial's network.
+        verdicts: One Verdict for each kind of GPU, in the order that was asked for.
+
+    Example:
+        >>> answer = ad.plan(train, ["t4", "h100"])  # doctest: +SKIP
+        >>> answer.fits, answer["t4"].time.seconds  # doctest: +SKIP
+        (True, 0.213)
+    """
 
     program: str
     verdicts: list[Verdict] = field(default_factory=list)
 
     @property
     def fits(self) -> bool:
-        """Whether it fits each card that was asked about."""
+        """Whether it fits each of the GPUs."""
         return all(verdict.fits for verdict in self.verdicts)
 
     def __getitem__(self, gpu: str) -> Verdict:
+        """The verdict for a kind of GPU.
+
+        Raises:
+            UsageError: If the plan does not cover this kind.
+        """
         for verdict in self.verdicts:
             if verdict.run.gpu == card(gpu).kind:
                 return verdict
@@ -112,7 +71,7 @@ class Plan(Shown):
         raise UsageError(f"expected one of the GPUs planned for, {planned}, got {gpu!r}.")
 
     def to_json(self) -> str:
-        """The same for a program."""
+        """The verdicts and the sources of what is assumed, as JSON."""
         verdicts = [verdict.to_dict() for verdict in self.verdicts]
         data = {"program": self.program, "fits": self.fits, "gpus": verdicts, "sources": SOURCES}
         return json.dumps(data, indent=2)
@@ -180,7 +139,7 @@ class Plan(Shown):
         return table
 
     def _sentences(self) -> list[str]:
-        """What is to be said first."""
+        """The answer in a sentence for each GPU, before the details."""
         sentences = [f"{v.run.gpu}: {v.time.sentence()}" for v in self.verdicts if v.time]
         if (run := self.verdicts[0].run).steps < run.wanted:
             sentences.append(f"The program ended after {run.steps} of {run.wanted} steps.")
@@ -193,12 +152,80 @@ class Plan(Shown):
         return [f"* {name}: {source}." for name, source in sources.items()]
 
 
-CUBLAS = f"cuBLAS: {workspaces.CUBLAS_SOURCE}"
-SOURCES = {
-    WORKSPACE: f"{CUBLAS}; cuDNN: {workspaces.CUDNN_SOURCE}",
-    "CUDA context": workspaces.CONTEXT_SOURCE,
-}
-ASSUMED = tuple(SOURCES)
+@dataclass
+class Verdict:
+    """What a plan says about one kind of GPU.
+
+    Attributes:
+        run: The hollow run: peaks in bytes, each block of memory, the ops of the last step.
+        largest: The largest batch that fits; None if none was searched for.
+        time: The predicted time of a step; None if fewer than two steps were run.
+        remedies: What would make a Trial fit; None if it fits, or if the plan is not of a Trial.
+
+    Example:
+        >>> verdict = ad.plan(train, "t4")["t4"]  # doctest: +SKIP
+        >>> verdict.fits, verdict.run.device_bytes, verdict.time.seconds  # doctest: +SKIP
+        (True, 8346009600, 0.213)
+    """
+
+    run: HollowRun
+    largest: Largest | None = None
+    time: Prediction | None = None
+    remedies: Remedies | None = None
+
+    @property
+    def fits(self) -> bool:
+        """Whether the steps fit into the GPU's memory."""
+        return self.run.fits
+
+    @cached_property
+    def peak(self) -> Peak:
+        """The moment at which tensors and workspaces take the most memory."""
+        return peak(self.run.blocks, self.run.device)
+
+    def holding(self) -> dict[str, int]:
+        """What holds the memory at the peak, in bytes; the sum is `run.device_bytes`."""
+        run, held = self.run, Counter[str]()
+        for block in self.peak.blocks:
+            held[block.category] += block.bytes
+        rows = {name: held[name] for name in CATEGORIES if held[name]}
+        beyond = (run.allocated - self.peak.bytes, run.reserved - run.allocated, run.context)
+        return rows | dict(zip(BEYOND, beyond, strict=True))
+
+    def activations(self) -> dict[str, int]:
+        """The bytes that each module keeps for the backward pass at the peak, the largest first."""
+        held = Counter[str]()
+        for block in self.peak.blocks:
+            if block.category == ACTIVATIONS:
+                held[block.module or "outside modules"] += block.bytes
+        return dict(held.most_common())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        run = self.run
+        return {
+            "gpu": run.gpu,
+            "name": run.card.name,
+            "memory_bytes": run.card.memory,
+            "fits": self.fits,
+            "peak_bytes": {
+                "tensors": run.tensors,
+                "allocated": run.allocated,
+                "reserved": run.reserved,
+                "context": run.context,
+                "device": run.device_bytes,
+            },
+            "largest_cudnn_workspace_bytes": run.cudnn,
+            "at_the_peak_bytes": self.holding(),
+            "activations_by_module_bytes": self.activations(),
+            "steps": run.steps,
+            "samples": run.samples,
+            "largest_batch": None
+            if self.largest is None
+            else {"batch": self.largest.batch, "all_data": self.largest.all_data},
+            "time": None if self.time is None else self.time.to_dict(),
+            "remedies": None if self.remedies is None else self.remedies.to_dict(),
+        }
 
 
 def _grouped(by_module: dict[str, int]) -> dict[str, int]:

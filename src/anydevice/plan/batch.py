@@ -22,7 +22,13 @@ LEAP = 8  # how many times larger the next batch is, while the peak does not dep
 
 @dataclass(frozen=True)
 class Largest:
-    """`batch` fits and the next does not; 0 if none fits; `all_data` if no more data comes."""
+    """The largest batch that fits.
+
+    Attributes:
+        batch: This batch size fits and the next does not; 0 if none fits.
+        runs: How many hollow runs it took to find it.
+        all_data: Whether `batch` is all the data there is, and might be larger with more data.
+    """
 
     batch: int
     runs: int

@@ -33,7 +33,7 @@ def plan(
     Args:
         function: A function that trains and takes no required arguments but `batch_arg`; or a Trial
             that has data.
-        gpus: One kind of GPU or several, as `ad.devices(known=True)` lists them.
+        gpus: One kind of GPU or several; `anydevice devices --known` lists them.
         steps: How many optimizer steps to run.
         batch_arg: The function's parameter for its batch size, or "batch_size" for a Trial whose
             data comes without batches. The largest batch that fits is found too.

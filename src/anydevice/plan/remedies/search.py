@@ -1,4 +1,4 @@
-"""What to do with a trial that does not fit: each remedy is run hollow, none is only advised."""
+"""What would make a trial fit: each change is run on hollow GPUs, so that its effect is known."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NOT_TRIED = (
 
 @dataclass(frozen=True)
 class Attempt:
-    """A change to try: what it is called, how it is written, on how many cards."""
+    """A change to try: its name, how to write it, and on how many GPUs."""
 
     name: str
     how: str
@@ -48,19 +48,29 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Remedy:
-    """What came of it."""
+    """A change that was tried, and its effect.
+
+    Attributes:
+        name: What was changed.
+        how: How to make the change.
+        cards: How many GPUs it takes.
+        device_bytes: The memory of the fullest GPU; None if the change could not be run.
+        fits: Whether it fits.
+        time: The predicted time of a step.
+        why_not: Why it could not be run; empty if it was.
+    """
 
     name: str
     how: str
     cards: int
-    device_bytes: int | None  # of the fullest card
+    device_bytes: int | None
     fits: bool
     time: Prediction | None
-    why_not: str = ""  # it could not be run
+    why_not: str = ""
 
     @property
     def card_seconds(self) -> float:
-        """What a step costs: seconds, of each card."""
+        """What a step costs: its seconds times the GPUs that it takes."""
         return self.time.seconds * self.cards if self.time else float("inf")
 
     def to_dict(self) -> dict[str, Any]:
@@ -78,7 +88,13 @@ class Remedy:
 
 @dataclass(repr=False)
 class Remedies(Shown):
-    """All that were tried for a trial on a card; the cheapest that fits comes first."""
+    """All changes that were tried for a trial on one kind of GPU.
+
+    Attributes:
+        gpu: The kind of GPU.
+        as_it_is: The trial without any change.
+        tried: The changes: those that fit first, the cheapest first.
+    """
 
     gpu: str
     as_it_is: Remedy
