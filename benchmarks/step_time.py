@@ -15,7 +15,7 @@ import torch.nn.functional as F
 import anydevice as ad
 from anydevice.devices.catalogue import card
 from anydevice.plan.time.predict import predict
-from anydevice.plan.time.recorder import Recorder
+from anydevice.plan.time.recorder import WorkRecorder
 from anydevice.tables import Table, show
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "virtual"))
@@ -150,7 +150,7 @@ def predicted(kind: str, make: Callable[[], Callable[[], None]], synchronised: b
     with ad.virtual_gpus(gpu=kind, hollow=True, memory="512GiB"):
         step = make()
         step()
-        with Recorder() as recorder:
+        with WorkRecorder() as recorder:
             step()
             recorder.mark_step()
     return predict(recorder.step(), card(kind), synchronised=synchronised, measured={})

@@ -14,6 +14,7 @@ def did_you_mean(
     *,
     most: int = 1,
     key: Callable[[str], str] = str.lower,
+    alike: float = 0.6,
 ) -> str:
     """How an error about an unknown name ends: with the names most like it, else with all.
 
@@ -23,6 +24,7 @@ def did_you_mean(
         otherwise: How it ends if none is like it; "known are a, b." if not given.
         most: How many names are suggested at most.
         key: How names are compared.
+        alike: How similar a suggested name is at least, from 0 to 1.
 
     >>> did_you_mean("acuracy", ["loss", "accuracy"])
     'did you mean accuracy?'
@@ -31,7 +33,9 @@ def did_you_mean(
 
     by_key = {key(each): each for each in known}
     holding = [each for each in by_key if key(name) in each] if name else []
-    near = holding if 0 < len(holding) <= most else get_close_matches(key(name), by_key, most)
+    near = (
+        holding if 0 < len(holding) <= most else get_close_matches(key(name), by_key, most, alike)
+    )
     if near:
         *others, last = (by_key[each] for each in near)
         return f"did you mean {', '.join(others)} or {last}?" if others else f"did you mean {last}?"

@@ -14,13 +14,13 @@ def trained(names: Names, code: str, gpu: str) -> dict[str, Any]:
     import torch
 
     from anydevice.devices.catalogue import card
-    from anydevice.plan.hollow.watch import Watch
+    from anydevice.plan.hollow.watch import StepWatch
     from anydevice.plan.time.predict import predict
 
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     base, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
-    watch = Watch(card(gpu), steps=1 << 30)
+    watch = StepWatch(card(gpu), steps=1 << 30)
     try:
         with watch.watching():
             step = eval(code, names)

@@ -36,7 +36,7 @@ def test_a_virtual_gpus_rates_are_shown_as_such_and_not_kept(
     found: calibration.Calibration, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert "these are not a GPU's" in found.table().title
+    assert "a virtual GPU: not the rates of a real one" in found.table().title
     with pytest.raises(UsageError, match="expected rates measured on a real GPU"):
         found.store()
     assert not rates.stored(found.card)

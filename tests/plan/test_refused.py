@@ -87,7 +87,7 @@ CASES = {
     "ends itself": (START + "exit(3)\n", "got train.py:5, which ended with exit code 3"),
     "kills itself": (
         START + "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n",
-        "ended with signal SIGKILL: the system may",
+        "ended with SIGKILL: the system may",
     ),
 }  # fmt: skip
 

@@ -50,7 +50,7 @@ def card(kind: str) -> Card:
     holding = [n for n, e in known.items() if wanted in _squeeze(n) or wanted in _squeeze(e.name)]
     if len(holding) == 1 and len(wanted) > 2:  # "4090", "h100-80gb"
         return known[holding[0]]
-    hint = did_you_mean(str(kind), known, most=3, key=_squeeze)
+    hint = did_you_mean(str(kind), known, most=3, key=_squeeze, alike=0.5)
     raise UsageError(f"expected a GPU in the catalogue, got {kind!r}: {hint}")
 
 

@@ -1,4 +1,4 @@
-"""Each block of a GPU's memory: when it was taken and given back, by which module, for what."""
+"""Each block of a GPU's memory: when it was taken and freed, by which module, and for what."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CATEGORIES = (
 
 @dataclass(slots=True)
 class Block:
-    """So many bytes, from the allocator's event `start` to its event `end` (None: to the end)."""
+    """Some bytes, from the allocator's event `start` to its event `end` (None: never freed)."""
 
     start: int
     end: int | None
@@ -45,14 +45,14 @@ class Block:
     address: int = 0
 
 
-Birth = Callable[[], tuple[str, str]]  # the category and module of what is allocated just now
-_Teller = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.POINTER(history._Trace))
+Birth = Callable[[], tuple[str, str]]  # category and module of what is being allocated
+_Callback = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.POINTER(history.Trace))
 _ALLOCATED = history.ACTIONS.index("alloc")
 _FREED = history.ACTIONS.index("free_completed")
 
 
 class Ledger:
-    """Writes down each block while it is entered; what a block is for may be learnt later.
+    """Notes each block while it is entered. What a block is for may become clear later: `name`.
 
     >>> with Ledger(birth=lambda: ("inputs", "")) as ledger:
     ...     x = torch.ones(3, device="cuda")  # doctest: +SKIP
@@ -64,16 +64,16 @@ class Ledger:
         self.events = 0
         self._birth = birth
         self._alive: dict[tuple[int, int], Block] = {}
-        self._told = _Teller(self._tell)
+        self._callback = _Callback(self._note)
 
     def __enter__(self) -> Ledger:
-        core.library().anydevice_memory_tell_history(self._told)
+        core.library().anydevice_memory_tell_history(self._callback)
         return self
 
     def __exit__(self, *error: object) -> None:
-        history._listen()  # as the program had it
+        history.listen()  # as the program had it
 
-    def _tell(self, device: int, pointer: Any) -> None:
+    def _note(self, device: int, pointer: Any) -> None:
         trace = pointer.contents
         if trace.action == _ALLOCATED:
             category, module = self._birth()
@@ -92,7 +92,7 @@ class Ledger:
         self.events += 1
 
     def name(self, tensors: Iterable[Any], category: str, *, over: tuple[str, ...] = ()) -> None:
-        """What these tensors are for; with `over`, only where they were taken for one of those."""
+        """Says what these tensors are for; `over`: only those of one of these categories."""
         for tensor in tensors:
             block = self._block_of(tensor)
             if block and block.category != WORKSPACE and (not over or block.category in over):
@@ -110,7 +110,7 @@ class Ledger:
 
 @dataclass
 class Peak:
-    """The fullest moment of a GPU: which blocks there were."""
+    """The fullest moment of a GPU, and its blocks then."""
 
     bytes: int
     event: int
@@ -118,7 +118,7 @@ class Peak:
 
 
 def peak(blocks: list[Block], device: int = 0, *, without: tuple[str, ...] = ()) -> Peak:
-    """The fullest moment, in bytes that were asked for; categories `without` do not count."""
+    """The fullest moment, in bytes that were asked for; without some categories."""
     counted = [b for b in blocks if b.device == device and b.category not in without]
     changes = [(b.start, b.bytes) for b in counted]
     changes += [(b.end, -b.bytes) for b in counted if b.end is not None]

@@ -1,4 +1,4 @@
-"""A hollow run in a process of its own, forked from this one, in a sandbox for what it writes."""
+"""A function in a forked process, in a sandbox for what it writes."""
 
 from __future__ import annotations
 
@@ -25,8 +25,24 @@ T = TypeVar("T")
 FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 
 
+# Note [The fork and the pipe]
+# A program may change anything in its process: random states, PyTorch's defaults, modules, signal
+# handlers. So a hollow run happens in a child made by os.fork(). PyTorch is imported there already,
+# and the function need not be pickled: lambdas, notebooks and a Trial with its data all work.
+#
+# - The child answers through a pipe: first a notice for the user (empty if there is none), then one
+#   tuple, (True, result) or (False, error). If the pipe closes before that, the process died, and
+#   waitpid says of what.
+# - The parent's threads do not exist in the child, and a lock that one of them held stays locked.
+#   So the child computes in one thread, and what starts threads or takes long to import is loaded
+#   before the fork. CUDA cannot be used after a fork: real GPUs are hidden.
+# - The child writes its output to a temporary file. It is shown only if the program failed.
+# - The child ends by os._exit(): what the parent registered with atexit must not run twice.
+# - What the child writes to files is dropped by the sandbox.
+
+
 def isolated(function: Callable[[], T]) -> T:
-    """What the function returns, or raises, in a forked process; what it prints is kept back."""
+    """What the function returns, or raises, in a forked process; its output is not shown."""
     _load_what_torch_loads_late()
     ours, theirs = Pipe(duplex=False)
     with (
@@ -58,7 +74,7 @@ def isolated(function: Callable[[], T]) -> T:
 
 
 def _load_what_torch_loads_late() -> None:
-    """Once, here, instead of in each child: an optimizer's first step imports Dynamo."""
+    """Once, instead of in each child: an optimizer's first step imports Dynamo."""
     import torch._dynamo.eval_frame  # noqa: F401
 
     try:
@@ -68,13 +84,13 @@ def _load_what_torch_loads_late() -> None:
 
 
 def _hide_real_gpus() -> None:
-    """CUDA counts the GPUs that it may see once in a process: a plan needs none."""
+    """PyTorch counts the visible GPUs once per process: here it finds none."""
     with patch.dict(os.environ, CUDA_VISIBLE_DEVICES=""):
         getattr(torch._C, "_cuda_getDeviceCount", int)()
 
 
 def _received(connection: Connection) -> tuple[bool, Any]:
-    """Whether the function returned, and what; or its error, or None if the process just ended."""
+    """Whether the function returned, and its result; or its error, or None if the process died."""
     try:
         while not isinstance(answer := connection.recv(), tuple):
             if answer:
@@ -87,12 +103,12 @@ def _received(connection: Connection) -> tuple[bool, Any]:
 def _answer(
     function: Callable[[], Any], connection: Connection, said: TextIO, folder: str
 ) -> NoReturn:
-    """The child's side: it ends here, whatever the program wanted to do at its exit."""
+    """The child's side: it ends here, without the program's own exit handlers."""
     try:
         for descriptor in (1, 2):
             os.dup2(said.fileno(), descriptor)
-        sys.stdout = sys.stderr = said  # in a notebook the two go elsewhere than to 1 and 2
-        gc.freeze()  # what the parent made is not the child's to look through
+        sys.stdout = sys.stderr = said  # in a notebook these do not write to 1 and 2
+        gc.freeze()  # the child need not collect the parent's objects
         connection.send(sandbox.enter(folder, {connection.fileno(), said.fileno(), 0, 1, 2}))
         torch.set_num_threads(1)  # the parent's threads are not here
         _hide_real_gpus()

@@ -20,7 +20,7 @@ from anydevice.plan.hollow.failures import (
 )
 from anydevice.plan.hollow.sandbox.checkpoints import sparse
 from anydevice.plan.hollow.values import branches_refused
-from anydevice.plan.hollow.watch import Enough, Watch
+from anydevice.plan.hollow.watch import Enough, StepWatch
 from anydevice.plan.time.predict import Prediction, predict
 from anydevice.plan.time.work import Work
 from anydevice.virtual import core
@@ -39,12 +39,12 @@ class HollowRun:
     gpus: int
     steps: int
     wanted: int  # steps that were asked for
-    allocated: int  # as torch.cuda.max_memory_allocated() has it
+    allocated: int  # as torch.cuda.max_memory_allocated() reports it
     reserved: int
-    requested: int  # what was asked for, of it; before rounding
+    requested: int  # the part of it that was asked for, before rounding
     context: int
     fits: bool
-    device: int  # the fullest, of which the figures are
+    device: int  # the fullest one: the figures are its
     samples: int | None
     cudnn: int
     blocks: list[Block] = field(repr=False)
@@ -118,11 +118,11 @@ class _Running:
         with virtual_gpus(self.gpus, self.card.kind, hollow=True):
             for device in range(self.gpus):
                 core.library().anydevice_memory_set_capacity(device, memory, workspaces.CONTEXT)
-            watch = Watch(self.card, self.steps, timed=not self.brief)
+            watch = StepWatch(self.card, self.steps, timed=not self.brief)
             self._run(watch)
             stats = [torch.cuda.memory_stats(device) for device in range(self.gpus)]
             if _refusals(self.gpus) > watch.refused:
-                raise torch.OutOfMemoryError  # and the program knew what to do
+                raise torch.OutOfMemoryError  # the program caught it
             gc.collect()
         fullest = max(range(self.gpus), key=lambda device: stats[device][RESERVED])
         return HollowRun(
@@ -144,7 +144,7 @@ class _Running:
             work=watch.work,
         )
 
-    def _run(self, watch: Watch) -> None:
+    def _run(self, watch: StepWatch) -> None:
         values = nullcontext() if self.assume_zeros else branches_refused()
         try:
             with watch.watching(), sparse(), values:
@@ -162,5 +162,5 @@ class _Running:
 
 
 def _refusals(gpus: int) -> int:
-    """How often the GPUs had no memory left."""
+    """How often the GPUs ran out of memory."""
     return sum(int(torch.cuda.memory_stats(device)["num_ooms"]) for device in range(gpus))

@@ -1,8 +1,4 @@
-"""Values that a program reads from a hollow GPU, and whether it goes another way for them.
-
-What is read is zero there. A program may print it and reckon with it; where one of its own lines
-branches on it, a real card might go the other way, and a plan would foretell the wrong run.
-"""
+"""Values that a program reads from a hollow GPU, and an error where it branches on one."""
 
 from __future__ import annotations
 
@@ -20,6 +16,22 @@ import torch
 from anydevice.errors import UsageError
 from anydevice.frames import is_own, line_text
 
+# Note [How a hollow GPU answers reads]
+# A hollow GPU has no values, so `tensor.item()`, `bool(tensor)` and the like read zero. A program
+# may print that and compute with it. But if one of its lines branches on it, a real GPU might take
+# the other branch, and the plan would predict a run that never happens. So such a branch is an
+# error:
+#
+# - `item()` returns a ReadFloat, ReadInt or ReadBool, which behave as float, int and bool.
+#   Arithmetic and comparisons on them give such numbers again, so that `total += loss.item()` stays
+#   marked.
+# - Python asks for the truth of a value by `__bool__`, for a branch (`if`, `while`, `and`,
+#   `assert`) as well as for `bool(x)`. `_look` distinguishes them by the bytecode: whether the
+#   instruction that the caller is at is a conditional jump.
+# - Only the user's own lines count. PyTorch and other libraries branch on values too, in schedulers
+#   and gradient clipping for example, where zero takes the usual branch.
+# - Branched is a BaseException, so that `except Exception` in the program lets it pass.
+
 ARITHMETIC = (
     *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"),
     *("radd", "rsub", "rmul", "rtruediv", "rfloordiv", "rmod", "rpow"),
@@ -29,7 +41,7 @@ COMPARED = ("lt", "le", "gt", "ge", "eq", "ne")
 
 
 class ReadFloat(float):
-    """A number that was read from a hollow GPU, or was made of one."""
+    """A number that was read from a hollow GPU, or computed from one."""
 
     def __bool__(self) -> bool:
         _look(sys._getframe(1))
@@ -45,7 +57,7 @@ class ReadInt(int):
 
 
 class ReadBool(ReadInt):
-    """An answer to a question about such a number."""
+    """The result of a comparison of such a number."""
 
     def __repr__(self) -> str:
         return repr(int.__bool__(self))
@@ -54,7 +66,7 @@ class ReadBool(ReadInt):
 
 
 def read(value: Any) -> Any:
-    """The value, in a type that tells when a program branches on it."""
+    """The value, in a type that notices when a program branches on it."""
     if isinstance(value, bool):
         return ReadBool(value)
     if isinstance(value, int):
@@ -85,7 +97,7 @@ def _look(frame: FrameType | None) -> None:
 
 @cache
 def _branches(code: CodeType) -> frozenset[int]:
-    """Where in a function the way forks: `if`, `while`, `and`, `assert`."""
+    """The offsets of a function's branches: `if`, `while`, `and`, `assert`."""
     return frozenset(step.offset for step in dis.get_instructions(code) if _forks(step))
 
 
@@ -101,7 +113,7 @@ class Branched(BaseException):
 
 @contextmanager
 def branches_refused() -> Iterator[None]:
-    """Inside the block a branch of the program's own on what it read ends it, with its line."""
+    """Inside the block, a branch of the user's code on a value from the GPU is an error."""
     tensor: Any = torch.Tensor
     item, truth = tensor.item, tensor.__bool__
 

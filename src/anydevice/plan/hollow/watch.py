@@ -1,4 +1,4 @@
-"""Watches a program's steps on a hollow GPU: whose memory is whose, and when it has seen enough."""
+"""Watches a program's steps on a hollow GPU: what each block of memory is for, and when to stop."""
 
 from __future__ import annotations
 
@@ -24,22 +24,42 @@ from anydevice.devices.catalogue import Card
 from anydevice.frames import own_line
 from anydevice.plan.hollow import blocks, workspaces
 from anydevice.plan.hollow.blocks import Ledger
-from anydevice.plan.time.recorder import Recorder
+from anydevice.plan.time.recorder import WorkRecorder, in_backward
 from anydevice.plan.time.work import Work
 from anydevice.virtual.events import listening
 
+# Note [What a block is for]
+# The allocator reports each block when it is taken (blocks.Ledger), and asks `_birth` what it is
+# for. That is answered by what the program is doing at this moment, and corrected later:
+#
+# - Forward hooks on all modules keep the path of the module that is running. A block taken inside
+#   is an activation of the innermost module; one taken by an op outside of all modules is an
+#   activation if the op reads a tensor on the GPU, else an input.
+# - In the backward pass no module runs. The block belongs to the module whose forward pass made the
+#   current node of autograd's graph. Nodes are numbered in the order in which they are made, so it
+#   is enough to note the next number whenever a module is entered or left (`_go_to`) and to look up
+#   the node's number among those (`_owner_of_node`).
+# - Between the two hooks of an optimizer's step it is a temporary of the optimizer.
+# - Some purposes show only afterwards. `Ledger.name` then renames the blocks of given tensors: the
+#   parameters and inputs of a network when it is first called, gradients when the optimizer begins
+#   a step, the optimizer's state when the step is done.
+#
+# Modules run in one thread, the program's; autograd's engine calls `_birth` from its own threads.
+# What cuBLAS and cuDNN would allocate is allocated here, after the op that needs it
+# (workspaces.py).
+
 
 class Enough(BaseException):
-    """Ends the program once its steps are seen; no Exception, so that programs let it pass."""
+    """Ends the program after its steps; no Exception, so that `except Exception` lets it pass."""
 
 
-class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Watches until `steps` optimizer steps are done, and raises Enough."""
 
     def __init__(self, card: Card, steps: int, *, timed: bool = True) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.card = card
-        self.recorder = Recorder() if timed else None  # of what takes time, from the second step on
+        self.recorder = WorkRecorder() if timed else None  # from the second step on
         self.steps = steps
         self.ledger = Ledger(self._birth)
         self.step_marks: list[int] = []
@@ -70,7 +90,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         if not self.step_marks:
             self.last_line = own_line(sys._getframe(1)) or self.last_line
-            self.backward = self.backward or _in_backward()
+            self.backward = self.backward or in_backward()
         if any(is_traceable_wrapper_subclass(a) for a in args):
             return NotImplemented  # its own ops come here in turn
         self._reads_gpu = any(isinstance(a, Tensor) and a.is_cuda for a in args)
@@ -86,11 +106,11 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _take_cublas(self, result: Any) -> None:
-        """PyTorch keeps one for each stream of each thread; backward has a thread of its own."""
+        """PyTorch keeps one for each stream of each thread; backward runs in a separate thread."""
         if not isinstance(result, Tensor) or not result.is_cuda:
             return
         device = result.get_device()
-        key = (device, _in_backward(), torch._C._cuda_getCurrentStream(device)[0])
+        key = (device, in_backward(), torch._C._cuda_getCurrentStream(device)[0])
         if key not in self._kept:
             self._kept[key] = self._work_in(workspaces.cublas_bytes(self.card), result)
 
@@ -104,10 +124,10 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return
             self.cudnn = max(self.cudnn, size)
 
-    def _work_in(self, size: int, beside: Tensor) -> Tensor:
+    def _work_in(self, size: int, near: Tensor) -> Tensor:
         self._workspace = True
         try:
-            return torch.empty(size, dtype=torch.uint8, device=beside.device)
+            return torch.empty(size, dtype=torch.uint8, device=near.device)
         finally:
             self._workspace = False
 
@@ -119,7 +139,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._in_optimizer:
             return blocks.TEMPORARY, ""
         path = self._path[-1] if self._path else ""
-        if _in_backward() and not path:
+        if in_backward() and not path:
             return blocks.BACKWARD, self._owner_of_node()
         inside = bool(path) or self._reads_gpu
         return (blocks.ACTIVATIONS if inside else blocks.INPUTS), path
@@ -193,7 +213,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if len(self.step_marks) > 1:
             self.recorder.mark_step()
         else:
-            self._listening.enter_context(listening(self.recorder._hear))
+            self._listening.enter_context(listening(self.recorder.hear))
 
     @property
     def work(self) -> Work | None:
@@ -205,7 +225,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.recorder.loading() if self.recorder and self.step_marks else nullcontext()
 
     @contextmanager
-    def watching(self) -> Iterator[Watch]:
+    def watching(self) -> Iterator[StepWatch]:
         """All of it, inside the block."""
         hooks = [
             modules.register_module_forward_pre_hook(self._enter),
@@ -234,10 +254,6 @@ def fetching_within(around: Callable[[], AbstractContextManager[None]]) -> Itera
 
     with patch.object(loader, "__next__", fetch_within):
         yield
-
-
-def _in_backward() -> bool:
-    return torch._C._current_graph_task_id() != -1
 
 
 def _trained(optimizer: Optimizer) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""Changes to a trial that need less memory: each makes a copy of it on the GPUs at hand."""
+"""Changes to a trial that need less memory: each trains a copy of it on the current GPUs."""
 
 import copy
 import inspect
@@ -23,11 +23,11 @@ from anydevice.train.loop import gradients, train_epoch
 from anydevice.train.precision import precision_of
 from anydevice.train.trial import Trial
 
-ENOUGH = 1 << 20  # steps; whoever watches ends the run long before
+ENOUGH = 1 << 20  # steps; the plan ends the run long before
 
 
 def copy_of(trial: Trial, precision: str | None = None) -> Trial:
-    """The trial once more, its network on the current GPU; on a hollow one that takes no memory."""
+    """A copy of the trial on the current GPU; on a hollow one its weights take no memory."""
     network, known = _copied(trial.network)
     other = Trial.of(network) if isinstance(trial._step, Steps) else Trial.__new__(Trial)
     if not isinstance(trial._step, Steps):
@@ -47,7 +47,7 @@ def copy_of(trial: Trial, precision: str | None = None) -> Trial:
 
 
 def train(trial: Trial, parts: int = 1, share: int = 1) -> None:
-    """Takes steps until whoever watches ends it: batches in `parts`, or a `share`-th of each."""
+    """Takes steps until the plan ends the run: batches in `parts`, or a `share`-th of each."""
     job = trial.job
     job.gradients = Fitting(trial.device, parts).gradients if parts > 1 else gradients
     trial._with_optimizer(job)
@@ -151,7 +151,7 @@ def blocks_of(network: nn.Module) -> tuple[str, list[nn.Module]]:
 
 
 def _repeated(row: list[nn.Module]) -> list[nn.Module]:
-    """The children of the row's commonest kind that has parts of its own."""
+    """The row's children of the most common class that has submodules."""
     kinds = [type(module) for module in row if next(module.children(), None) is not None]
     kind = max(kinds, key=kinds.count, default=None)
     return [module for module in row if type(module) is kind]

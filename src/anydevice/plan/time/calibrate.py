@@ -35,7 +35,7 @@ class Calibration:
     rates: dict[str, float] = field(default_factory=dict)
 
     def store(self) -> Path:
-        """Keeps them for predictions on this machine; of a real GPU only."""
+        """Saves them for predictions on this machine; those of a real GPU only."""
         if not self.real:
             raise UsageError(
                 f"expected rates measured on a real GPU, got those of a virtual {self.device}, "
@@ -44,7 +44,7 @@ class Calibration:
         return store(self.card, self.rates, self.device)
 
     def table(self) -> Table:
-        """Beside what the table of constants has."""
+        """The measured values next to those of rates.toml."""
         columns = ("constant", "measured", "assumed before", "unit")
         shown = Table(columns, right=columns[1:3], title=f"Rates of {self.device}")
         if not self.real:
@@ -57,7 +57,7 @@ class Calibration:
 
 
 def calibrate(device: int = 0, *, scale: float = 1.0, budget: float = BUDGET) -> Calibration:
-    """Measures the GPU; `scale` makes the tensors smaller, for a trial of the measuring itself."""
+    """Measures the GPU; a small `scale` makes the tensors smaller, for tests."""
     if not torch.cuda.is_available():
         raise UsageError(
             "expected a GPU to calibrate, got a machine without one that torch can use: run "
@@ -217,7 +217,7 @@ class Bench:
         return max(1e-9, (step(200) - step(20)) / 180)
 
     def _host(self, function: Callable[[], object]) -> float:
-        """Seconds until the host is done with it, whatever the GPU still has to do."""
+        """Seconds until the host is done with it, even if the GPU is still busy."""
         function()
         times: list[float] = []
         end = perf_counter() + self.budget
@@ -230,7 +230,7 @@ class Bench:
 
 
 def main(json: bool = False) -> None:
-    """Measure, keep, and show."""
+    """Measure, save and show."""
     from json import dumps
 
     from anydevice.tables import show

@@ -1,7 +1,7 @@
 """What an op is on a card: its products, the bytes that it moves, the kernels it is launched as.
 
-FLOPs are PyTorch's own (torch.utils.flop_counter) where it has a formula; the shapes beside them
-say how well a product fills the card. What is not named here reads its inputs and writes its
+FLOPs are PyTorch's own (torch.utils.flop_counter) where it has a formula; the shapes
+say how well a product fills the card. Ops that are not named here read their inputs and write their
 outputs once, in one kernel, as most ops do.
 """
 
@@ -18,7 +18,7 @@ from anydevice.plan.time.work import Product
 
 logging.getLogger("torch.utils.flop_counter").setLevel(
     logging.ERROR
-)  # it misses Triton; nobody else
+)  # it warns that Triton is missing
 from torch.utils import flop_counter  # noqa: E402
 
 Arguments = tuple[Any, ...]
@@ -140,16 +140,6 @@ def is_silent(op: Any) -> bool:
         return op.namespace in ("aten", "profiler", "prim", "anydevice", "debugprims")
     returns = [returned.alias_info for returned in op._schema.returns]
     return bool(returns) and all(alias and not alias.is_write for alias in returns)
-
-
-@cache
-def written_arguments(op: Any) -> tuple[tuple[int, str], ...]:
-    """Place and name of the arguments that the op writes to."""
-    return tuple(
-        (place, argument.name)
-        for place, argument in enumerate(op._schema.arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write
-    )
 
 
 def size(tensor: Tensor) -> int:

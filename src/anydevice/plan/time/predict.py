@@ -23,23 +23,37 @@ ATTENTION_BACKWARD = 0.75
 
 @dataclass(frozen=True)
 class Prediction:
-    """Seconds of a step on a card, its range, and what they are spent on."""
+    """The predicted time of a step on one kind of GPU.
+
+    Attributes:
+        card: The kind of GPU.
+        seconds: Of one step among many.
+        low: The time if all rates were at the quick ends of their ranges.
+        high: The time if all were at the slow ends.
+        samples: How many samples a step trains on, if known.
+        waits_for_launches: The share of the time that would go away if launching took no time.
+        waits_for_transfers: The same for transfers between host and GPU and between GPUs.
+        waits_for_data: The same for fetching batches.
+        calibrated: Whether rates measured on this machine were used.
+        busy: Seconds in which the busiest GPU computes.
+        by_op: Seconds of GPU time for each kind of op.
+    """
 
     card: str
     seconds: float
     low: float
     high: float
     samples: int | None
-    waits_for_launches: float  # shares of the step that would go, were there no such wait
+    waits_for_launches: float
     waits_for_transfers: float
     waits_for_data: float
     calibrated: bool
-    busy: float  # seconds in which the busiest GPU computes
-    by_op: dict[str, float] = field(default_factory=dict, repr=False)  # seconds of GPU time
+    busy: float
+    by_op: dict[str, float] = field(default_factory=dict, repr=False)
 
     @property
     def samples_per_second(self) -> float | None:
-        """How many samples are trained on."""
+        """How many samples are trained on per second; None if the batch size is unknown."""
         return self.samples / self.seconds if self.samples else None
 
     def sentence(self) -> str:
@@ -71,10 +85,16 @@ def predict(
     synchronised: bool = False,
     measured: dict[str, float] | None = None,
 ) -> Prediction:
-    """The time of a step among many; `synchronised`: of one between two waits for the GPU.
+    """The time that one step takes on a kind of GPU.
 
-    `data_seconds`: what fetching a batch takes beyond what the work holds; `gpus`: how many take
-    part in its collectives. `measured` replaces the rates kept by `--calibrate`.
+    Args:
+        work: The step's ops, transfers, collectives and waits.
+        card: The GPU, from the catalogue.
+        samples: How many samples the step trains on.
+        data_seconds: The time to fetch a batch, in addition to the fetching that the work has.
+        gpus: How many GPUs take part in its collectives.
+        synchronised: The step stands between two waits for the GPU, instead of among many steps.
+        measured: Rates to use in place of those that `anydevice plan --calibrate` saved.
     """
     rates = Rates(card, measured=measured)
     if data_seconds:
@@ -103,6 +123,26 @@ def predict(
         busy=max(whole.busy.values(), default=0.0) / whole.rounds,
         by_op={name: spent / whole.rounds for name, spent in whole.by_op.items()},
     )
+
+
+# Note [The simulated step]
+# A training step is a host that launches kernels and GPUs that run them later. Which of the two is
+# slower at each moment decides how long the step takes, so both are simulated, with one clock for
+# the host and one for each stream of each GPU. The entries of a step are replayed in order:
+#
+# - An op costs the host its launch. Its kernels start when the host has launched them and the
+#   stream is free (`_enqueue`). With several streams, or with collectives, they also wait for the
+#   last writer of each storage that they touch. That stands for events and record_stream.
+# - A transfer runs on its stream; the host waits for its end if it blocks or the memory is not
+#   pinned.
+# - A collective runs on a separate stream of its GPU, as NCCL's do.
+# - A wait (`item()`, `synchronize()`) moves the host's clock to the time when the GPU is done.
+# - The host's own work, such as fetching a batch, moves the host's clock only.
+#
+# In a loop, steps overlap: the host runs ahead. So three steps are simulated, and the time of one
+# is the mean of the last two. What waiting for launches, transfers or data costs is the share of
+# the time that goes away when they are free. The range comes from the quick and the slow ends of
+# all rates.
 
 
 class Simulation:
@@ -216,7 +256,7 @@ class Simulation:
         return (self.rates["nvlink"] or self.rates.card.link) * self.rates["between_gpus"]
 
     def _exchange(self, collective: Exchange) -> None:
-        """On a stream of its own, as NCCL's."""
+        """On a separate stream, as NCCL's."""
         if not self.free_launches:
             self.host += self.rates["host_op"]
         passes = collective.bytes * (self.gpus - 1) / max(1, self.gpus)

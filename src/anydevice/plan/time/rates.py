@@ -17,12 +17,12 @@ from anydevice.virtual.build import cache_dir
 
 SIDES = ("value", "quick", "slow")
 FORMAT = "anydevice rates 1"
-SPREAD = 1.1  # of a figure that was measured on this very machine
+SPREAD = 1.1  # the range of a figure that was measured on this machine
 
 
 @dataclass(frozen=True)
 class Rate:
-    """One constant: what is reckoned with, the ends of its range, and where it is from."""
+    """One constant: the value that predictions use, the ends of its range, and its source."""
 
     name: str
     value: float
@@ -34,7 +34,7 @@ class Rate:
     cards: Mapping[str, float]
 
     def of(self, kind: str, side: str) -> float:
-        """For a card; its own measurement moves the whole range."""
+        """For a card; a value for this card shifts the whole range."""
         own, figure = self.cards.get(kind, self.value), float(getattr(self, side))
         return figure * own / self.value if self.value else own
 
@@ -80,7 +80,7 @@ class Rates:
         return peak["float32"] * self["cuda_cores"]  # no such unit: it is done in float32
 
     def on_tensor_cores(self, unit: str) -> bool:
-        """Whether the card has units of their own for it."""
+        """Whether the card has tensor cores for it."""
         return unit in ("tf32", "float8", "int8", "bfloat16", "float16") and unit in self.card.peak
 
 
@@ -93,7 +93,7 @@ def table() -> Table:
 
 
 def to_json() -> str:
-    """The same for a program."""
+    """The same as JSON."""
     return json.dumps([{**asdict(rate), "cards": dict(rate.cards)} for rate in rates().values()])
 
 

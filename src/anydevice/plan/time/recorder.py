@@ -1,6 +1,6 @@
 """Records what a program asks of virtual GPUs, step by step.
 
-with Recorder() as recorder:
+with WorkRecorder() as recorder:
     step()
     recorder.mark_step()
 work = recorder.step(-1)
@@ -19,8 +19,9 @@ from torch.utils import _python_dispatch as dispatch
 
 from anydevice.errors import UsageError
 from anydevice.plan.time import ops
-from anydevice.plan.time.work import HOST, Entry, Exchange, HostTime, Op, Transfer, Wait, Work
-from anydevice.virtual.events import Event, listening
+from anydevice.plan.time.work import Entry, Exchange, HostTime, Op, Transfer, Wait, Work
+from anydevice.virtual.events import HOST, Event, listening
+from anydevice.virtual.surface.recording import written_tensors
 
 Mode: Any = dispatch.TorchDispatchMode
 
@@ -42,7 +43,7 @@ COLLECTIVES = {
 }
 
 
-class Recorder(Mode):  # type: ignore[misc]
+class WorkRecorder(Mode):  # type: ignore[misc]
     """Sees each op of this thread, and each transfer and wait; keeps sizes, no tensors."""
 
     def __init__(self) -> None:
@@ -51,13 +52,13 @@ class Recorder(Mode):  # type: ignore[misc]
         self._marks: list[int] = [0]
         self._listening = ExitStack()
         self._stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 0)
-        self._touched: tuple[int, ...] = ()  # the storages that the op under way was given
-        self._moved = False  # whether the op under way was a transfer
-        self._loads = False  # whether the program waits for its data
+        self._touched: tuple[int, ...] = ()  # the storages of the current op's inputs
+        self._moved = False  # whether the current op was a transfer
+        self._loads = False  # whether the program fetches a batch just now
         self._quickest = math.inf  # seconds for a batch
 
-    def __enter__(self) -> "Recorder":
-        self._listening.enter_context(listening(self._hear))
+    def __enter__(self) -> "WorkRecorder":
+        self._listening.enter_context(listening(self.hear))
         super().__enter__()
         return self
 
@@ -131,14 +132,11 @@ class Recorder(Mode):  # type: ignore[misc]
         self, op: Any, device: int, call: Any, inputs: list[Tensor], outputs: list[Tensor]
     ) -> Op:
         args, kwargs, result = call
-        name, backward = ops.name_of(op), torch._C._current_graph_task_id() != -1
+        name, backward = ops.name_of(op), in_backward()
         if ops.is_silent(op):
             return Op(name, device, 0, "", (), 0.0, 0, backward, 0)
         lists = [arg for arg in args if isinstance(arg, list) and arg and _tensors(arg)]
-        written = _tensors_in(
-            args[place] if place < len(args) else kwargs.get(key)
-            for place, key in ops.written_arguments(op)
-        )
+        written = written_tensors(op, args, kwargs)
         products = ops.products(op, args, kwargs, result)
         floats = [t for t in inputs if t.is_cuda] or outputs
         return Op(
@@ -167,7 +165,8 @@ class Recorder(Mode):  # type: ignore[misc]
             name, touched = ops.name_of(op), _storages(tensors)
             self._entries.append(Exchange(name, device, moved, touched, touched))
 
-    def _hear(self, event: Event) -> None:
+    def hear(self, event: Event) -> None:
+        """Notes a transfer, or that the host waits for a GPU."""
         if event.kind == "transfer" and event.source != event.destination:
             self._moved = True
             device = event.source if event.destination == HOST else event.destination
@@ -187,10 +186,15 @@ class Recorder(Mode):  # type: ignore[misc]
             self._entries.append(Wait(event.source, event.op))
 
     def _is_of_the_last_transfer(self, event: Event) -> bool:
-        """A blocking transfer is told as two events."""
+        """A blocking transfer is reported as two events."""
         return event.op.startswith("aten::") and bool(
             self._entries and isinstance(self._entries[-1], Transfer) and self._entries[-1].blocking
         )
+
+
+def in_backward() -> bool:
+    """Whether this thread is inside a backward pass."""
+    return torch._C._current_graph_task_id() != -1
 
 
 def _tensors_in(values: Iterable[Any]) -> list[Tensor]:
@@ -209,6 +213,6 @@ def _tensors(values: list[Any]) -> bool:
 
 
 def _storages(tensors: Any) -> tuple[int, ...]:
-    """Whose memory it is, for dense tensors; others have none of their own."""
+    """Ids of the tensors' storages; only dense tensors have one."""
     dense = (tensor for tensor in tensors if tensor.layout == torch.strided)
     return tuple({tensor.untyped_storage()._cdata for tensor in dense})

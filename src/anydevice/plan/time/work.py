@@ -1,13 +1,10 @@
 """What one training step asks of a GPU, as plain data: ops, transfers, waits, in order.
 
-It names no card: the same work is priced for each (cost.py), in this process or another.
+It names no card: predict.py simulates the same work for each.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any
-
-HOST = -1
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +45,7 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """A copy between the host (HOST) and a GPU, or between two GPUs."""
+    """A copy between two GPUs, or between one and the host (virtual.events.HOST)."""
 
     bytes: int
     source: int
@@ -88,7 +85,6 @@ class HostTime:
 
 
 Entry = Op | Transfer | Exchange | Wait | HostTime
-_KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Op, Transfer, Exchange, Wait, HostTime)}
 
 
 @dataclass
@@ -112,27 +108,3 @@ class Work:
     def flops(self) -> float:
         """Of all products."""
         return sum(product.flops for op in self.ops for product in op.products)
-
-    def to_json(self) -> list[list[Any]]:
-        """Lists and numbers, for another process."""
-        return [[type(entry).__name__, *_values(entry)] for entry in self.entries]
-
-    @classmethod
-    def from_json(cls, rows: list[list[Any]]) -> "Work":
-        """What `to_json` gave."""
-        return cls([_entry(kind, values) for kind, *values in rows])
-
-
-def _values(entry: Entry) -> list[Any]:
-    values = [getattr(entry, each.name) for each in fields(entry)]
-    if isinstance(entry, Op):
-        values[4] = [list(asdict(product).values()) for product in entry.products]
-    return values
-
-
-def _entry(kind: str, values: list[Any]) -> Entry:
-    values = [tuple(value) if isinstance(value, list) else value for value in values]
-    if kind == "Op":
-        values[4] = tuple(Product(*product) for product in values[4])
-    entry: Entry = _KINDS[kind](*values)
-    return entry

@@ -29,7 +29,7 @@ Frames = list[dict[str, Any]]
 Observer = Callable[[int, int, int, int], None]
 
 
-class _Trace(ctypes.Structure):
+class Trace(ctypes.Structure):
     """`anydevice::memory::Trace` in native/caching_allocator.h."""
 
     _fields_ = (
@@ -56,7 +56,7 @@ class History:
 
 
 _history = History()
-_Teller = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.POINTER(_Trace))
+_Teller = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.POINTER(Trace))
 
 
 def names() -> dict[str, Any]:
@@ -95,7 +95,7 @@ def record(
         _history.frames.clear()
     _history.enabled, _history.context, _history.most = enabled, context, most
     _history.skipped = frozenset(skip)
-    _listen()
+    listen()
 
 
 def traces() -> list[list[dict[str, Any]]]:
@@ -130,10 +130,11 @@ def _record_legacy(
 
 def _observe(observer: Observer) -> None:
     _history.observers.append(observer)
-    _listen()
+    listen()
 
 
-def _listen() -> None:
+def listen() -> None:
+    """Listens to the allocator if the program has asked for a history, else no longer."""
     wanted = _history.enabled is not None or bool(_history.observers)
     core.library().anydevice_memory_tell_history(_told if wanted else None)
     if wanted:
@@ -145,7 +146,7 @@ def _stop_at_exit() -> None:
     atexit.register(lambda: core.library().anydevice_memory_tell_history(None))
 
 
-def _tell(device: int, pointer: ctypes._Pointer[_Trace]) -> None:
+def _tell(device: int, pointer: ctypes._Pointer[Trace]) -> None:
     trace = pointer.contents
     action = ACTIONS[trace.action]
     if action == "oom":

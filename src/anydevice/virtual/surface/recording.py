@@ -4,8 +4,9 @@ A graph knows memory, not tensors: each argument is a piece of a storage. A stor
 before the capture, or outlives it, is the same at each replay; any other is made anew each time.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
@@ -52,6 +53,25 @@ class Call:
     last_uses: list[int] = field(default_factory=list)  # storages that nothing needs after it
 
 
+@cache
+def _written_arguments(op: Any) -> tuple[tuple[int, str], ...]:
+    """Place and name of the arguments that the op writes to."""
+    return tuple(
+        (place, argument.name)
+        for place, argument in enumerate(op._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
+
+
+def written_tensors(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
+    """The tensors that a call of an op writes to, also those in lists."""
+    values = [
+        args[place] if place < len(args) else kwargs.get(name)
+        for place, name in _written_arguments(op)
+    ]
+    return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, Tensor)]
+
+
 class Recording(Mode):  # type: ignore[misc]
     """What one capture saw."""
 
@@ -86,7 +106,7 @@ class Recording(Mode):  # type: ignore[misc]
         if any(dispatch.is_traceable_wrapper_subclass(tensor) for tensor in tensors):
             return NotImplemented  # its own ops come here in turn
         pieces = pytree.tree_map_only(Tensor, lambda tensor: self._argument(op, tensor), arguments)
-        written = list(self._written(op, args, kwargs or {}))
+        written = written_tensors(op, args, kwargs or {})
         self._save(written)
         results = op(*args, **(kwargs or {}))
         made = [leaf for leaf in pytree.tree_leaves(results) if isinstance(leaf, Tensor)]
@@ -129,12 +149,6 @@ class Recording(Mode):  # type: ignore[misc]
             tensor.is_conj(),
             tensor.is_neg(),
         )
-
-    def _written(self, op: Any, args: Any, kwargs: Any) -> Iterable[Tensor]:
-        for i, argument in enumerate(op._schema.arguments):
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                value = args[i] if i < len(args) else kwargs.get(argument.name)
-                yield from (leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor))
 
     def _save(self, written: Iterable[Tensor]) -> None:
         for tensor in written:

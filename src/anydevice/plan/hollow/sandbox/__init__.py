@@ -43,6 +43,6 @@ def _copies(folder: str, reason: Exception, kind: str) -> str:
         else "native code could still write, and other programs are not run"
     )
     return (
-        f"plan: this system gives it no file system of its own ({reason}): the program writes to "
+        f"plan: this system gives it no separate file system ({reason}): the program writes to "
         f"copies of its files, {others}."
     )

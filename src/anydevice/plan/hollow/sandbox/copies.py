@@ -1,4 +1,4 @@
-"""Where the system allows no mounts of its own: Python's functions that write work on copies."""
+"""Where the system allows no private mounts: Python's functions that write work on copies."""
 
 from __future__ import annotations
 
