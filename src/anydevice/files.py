@@ -1,6 +1,6 @@
 """Files and folders written whole: under a temporary name, to the disk, then renamed.
 
-Whatever happens on the way (a kill, a full disk), nothing half written is ever under the name.
+After a kill or on a full disk, nothing half written is ever under the name.
 """
 
 import fcntl
@@ -55,7 +55,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Clears away what processes that were killed left half written."""
+    """Removes what killed processes left half written."""
     for left in folder.glob(f"{UNFINISHED}*"):
         if not lives(left.name.removeprefix(UNFINISHED).partition("-")[0]):
             shutil.rmtree(left) if left.is_dir() else left.unlink()

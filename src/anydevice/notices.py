@@ -1,4 +1,4 @@
-"""What is said to the user outside of results: a fallback, once, in one line on stderr."""
+"""Notices to the user: a fallback is announced once, in one line on stderr."""
 
 import logging
 from functools import cache
@@ -9,5 +9,5 @@ log = logging.getLogger("anydevice")
 
 @cache
 def say_once(sentence: str) -> None:
-    """Log a sentence at level WARNING, the first time it is said in this process."""
+    """Log a sentence at level WARNING, the first time in this process."""
     log.warning(sentence)

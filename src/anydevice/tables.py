@@ -13,11 +13,11 @@ from rich.table import Table as RichTable
 from rich.text import Span, Text
 
 MANY = 500  # rows of a table
-FEW = 6  # columns, which are rather folded than put below each other
+FEW = 6  # columns: so few are folded rather than put below each other
 
 
 def show(renderable: RenderableType) -> None:
-    """Print to the terminal; where there is none (a pipe, a file), as wide as nothing is cut."""
+    """Print to the terminal; to a pipe or a file, so wide that nothing is cut."""
     terminal = Console()
     if terminal.is_terminal:
         terminal.print(renderable)
@@ -26,7 +26,7 @@ def show(renderable: RenderableType) -> None:
 
 
 def show_text(text: str) -> None:
-    """Print text; in the nearest characters where the terminal or file is not in Unicode."""
+    """Print text; in similar characters where the terminal or file has no Unicode."""
     encoding = sys.stdout.encoding or "utf-8"
     try:
         text.encode(encoding)

@@ -1,4 +1,4 @@
-"""Each mistake is made for real; the note has to name the variables, the devices and the mend."""
+"""Each mistake is made for real; the note has to name the variables, the devices and the fix."""
 
 import ast
 import asyncio
@@ -33,7 +33,7 @@ def two_tensors(gpu: torch.device) -> None:
 def test_two_tensors(elsewhere: torch.device) -> None:
     note = note_of(two_tensors, elsewhere)
     assert f"x is on {elsewhere}, y is on cpu." in note
-    assert f'Mend: y = y.to("{elsewhere}")' in note
+    assert f'Fix: y = y.to("{elsewhere}")' in note
     assert f"test_explain.py:{two_tensors.__code__.co_firstlineno + 3}:" in note
 
 
@@ -46,7 +46,7 @@ def in_a_batch(gpu: torch.device) -> None:
 def test_a_tensor_in_a_container_is_named_as_the_code_names_it(elsewhere: torch.device) -> None:
     note = note_of(in_a_batch, elsewhere)
     assert "batch['x'] is on cpu" in note
-    assert f'Mend: batch = anydevice.move(batch, "{elsewhere}")' in note
+    assert f'Fix: batch = anydevice.move(batch, "{elsewhere}")' in note
 
 
 class Net(nn.Module):
@@ -69,7 +69,7 @@ def input_on_the_cpu(gpu: torch.device) -> None:
 def test_network_on_the_gpu_and_input_on_the_cpu(elsewhere: torch.device) -> None:
     note = note_of(input_on_the_cpu, elsewhere)
     assert f"network is on {elsewhere}, images is on cpu." in note
-    assert f'Mend: images = images.to("{elsewhere}")' in note
+    assert f'Fix: images = images.to("{elsewhere}")' in note
 
 
 def network_on_the_cpu(gpu: torch.device) -> None:
@@ -81,7 +81,7 @@ def network_on_the_cpu(gpu: torch.device) -> None:
 def test_network_on_the_cpu_and_input_on_the_gpu(elsewhere: torch.device) -> None:
     note = note_of(network_on_the_cpu, elsewhere)
     assert f"images is on {elsewhere}, network is on cpu." in note
-    assert f'Mend: network.to("{elsewhere}")' in note
+    assert f'Fix: network.to("{elsewhere}")' in note
 
 
 def dropped(gpu: torch.device) -> None:
@@ -95,7 +95,7 @@ def test_a_dropped_result_of_to(elsewhere: torch.device) -> None:
     note = note_of(dropped, elsewhere)
     assert f"network is on {elsewhere}, images is on cpu." in note
     assert "moves images, but drops the result." in note
-    assert "Mend: images = images.to(gpu)" in note
+    assert "Fix: images = images.to(gpu)" in note
 
 
 def to_numpy(gpu: torch.device) -> None:
@@ -111,8 +111,8 @@ def to_array(gpu: torch.device) -> None:
 def test_numpy_of_a_gpu_tensor(elsewhere: torch.device) -> None:
     note = note_of(to_numpy, elsewhere)
     assert f"x is on {elsewhere}, and NumPy arrays live on the CPU." in note
-    assert "Mend: x.detach().cpu().numpy()" in note
-    assert "Mend: losses[0].cpu()" in note_of(to_array, elsewhere)
+    assert "Fix: x.detach().cpu().numpy()" in note
+    assert "Fix: losses[0].cpu()" in note_of(to_array, elsewhere)
 
 
 class Scaled(nn.Module):
@@ -134,7 +134,7 @@ def test_a_plain_tensor_attribute_that_should_be_a_buffer(elsewhere: torch.devic
     note = note_of(plain_attribute, elsewhere)
     assert "self.scale is on cpu" in note
     assert "scale is a plain attribute" in note
-    assert 'Mend: self.register_buffer("scale", torch.full((3,), 2.0))' in note
+    assert 'Fix: self.register_buffer("scale", torch.full((3,), 2.0))' in note
 
 
 class Listed(nn.Module):
@@ -156,7 +156,7 @@ def plain_list(gpu: torch.device) -> None:
 def test_layers_in_a_plain_list(elsewhere: torch.device) -> None:
     note = note_of(plain_list, elsewhere)
     assert "layers is a plain list" in note
-    assert "Mend: self.layers = nn.ModuleList([nn.Linear(3, 3), nn.Linear(3, 3)])" in note
+    assert "Fix: self.layers = nn.ModuleList([nn.Linear(3, 3), nn.Linear(3, 3)])" in note
 
 
 def made_without_a_device(gpu: torch.device) -> None:
@@ -173,8 +173,8 @@ def made_inline(gpu: torch.device) -> None:
 def test_a_tensor_made_without_a_device(elsewhere: torch.device) -> None:
     note = note_of(made_without_a_device, elsewhere)
     assert "makes it without a device." in note
-    assert "Mend: hidden = torch.zeros(3, device=x.device)" in note
-    assert "Mend: torch.zeros(3, device=x.device)" in note_of(made_inline, elsewhere)
+    assert "Fix: hidden = torch.zeros(3, device=x.device)" in note
+    assert "Fix: torch.zeros(3, device=x.device)" in note_of(made_inline, elsewhere)
 
 
 def split(gpu: torch.device) -> None:
@@ -199,7 +199,7 @@ def in_a_helper(gpu: torch.device) -> None:
     squared(output, labels)
 
 
-def test_a_mistake_that_shows_in_a_helper_is_mended_where_it_was_made(
+def test_a_mistake_that_shows_in_a_helper_is_fixed_where_it_was_made(
     elsewhere: torch.device,
 ) -> None:
     note = note_of(in_a_helper, elsewhere)
@@ -216,7 +216,7 @@ def loss_weights(gpu: torch.device) -> None:
 @pytest.mark.gpu
 def test_a_loss_with_weights_left_behind() -> None:
     note = note_of(loss_weights, torch.device("cuda:0"))
-    assert 'Mend: criterion.to("cuda:0")' in note
+    assert 'Fix: criterion.to("cuda:0")' in note
 
 
 def eager_state(gpu: torch.device) -> None:
@@ -231,7 +231,7 @@ def eager_state(gpu: torch.device) -> None:
 def test_an_optimizer_whose_state_was_left_behind() -> None:
     note = note_of(eager_state, torch.device("cuda:0"))
     assert "optimizer keeps its sum on cpu, and its parameters are on cuda:0." in note
-    assert 'Mend: anydevice.move(optimizer, "cuda:0")' in note
+    assert 'Fix: anydevice.move(optimizer, "cuda:0")' in note
 
 
 def two_gpus(gpu: torch.device) -> None:
@@ -244,7 +244,7 @@ def two_gpus(gpu: torch.device) -> None:
 def test_two_gpus() -> None:
     note = note_of(two_gpus, torch.device("cuda:0"))
     assert "a is on cuda:0, b is on cuda:1." in note
-    assert 'Mend: b = b.to("cuda:0")' in note
+    assert 'Fix: b = b.to("cuda:0")' in note
 
 
 @pytest.mark.skipif(torch.accelerator.device_count() > 0, reason="there is a GPU here")
@@ -252,7 +252,7 @@ def test_a_gpu_that_is_not_here() -> None:
     with pytest.raises((AssertionError, RuntimeError)) as caught, ad.explain():
         torch.ones(3, device="cuda")
     assert "there is no GPU, because" in caught.value.__notes__[0]
-    assert "Mend: device = anydevice.try_gpu()" in caught.value.__notes__[0]
+    assert "Fix: device = anydevice.try_gpu()" in caught.value.__notes__[0]
 
 
 def test_a_file_with_tensors_of_a_gpu_that_is_not_here() -> None:

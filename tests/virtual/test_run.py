@@ -107,7 +107,7 @@ step(torch.ones(2))
     assert f'  File "{program}", line 8, in <module>\n    step(torch.ones(2))\n' in head
     assert str(Path("anydevice", "virtual")) not in head
     assert "network is on cuda:0, batch is on cpu" in rest
-    assert "Mend: " in rest
+    assert "Fix: " in rest
     assert rest.splitlines()[-1].startswith("anydevice: peak memory")
 
 

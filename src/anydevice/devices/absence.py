@@ -1,4 +1,4 @@
-"""Why is there no GPU? Each cause is told apart, and comes with its remedy."""
+"""Why is there no GPU? Each cause has its own answer, and what to do about it."""
 
 import ctypes
 import os
@@ -37,7 +37,7 @@ class Surroundings:
     accelerator: str | None  # the kind of GPU this torch is built for
     cuda: str | None  # the CUDA release torch is built with, such as "13.0"
     system: str
-    nvidia_card: bool  # a card on the PCI bus, whatever its software
+    nvidia_card: bool  # a card on the PCI bus, with or without a driver
     in_container: bool
     driver: int | None  # the CUDA release the driver supports: 13000 is 13.0; None without driver
     driver_status: int  # what the driver's own start-up answers; 0 is success
@@ -45,12 +45,12 @@ class Surroundings:
 
 
 def why_no_gpu() -> Absence | None:
-    """The cause and the remedy where there is no GPU, else None."""
+    """Why there is no GPU and what to do about it; None if there is one."""
     return None if torch.accelerator.device_count() else diagnose(look_around())
 
 
 def diagnose(facts: Surroundings) -> Absence:
-    """The first cause, in the order in which they have to be mended."""
+    """The first cause, in the order in which they have to be fixed."""
     if facts.accelerator == "cuda" and facts.cuda:
         return _cuda_cause(facts)
     if facts.accelerator == "mps":
@@ -70,7 +70,7 @@ def diagnose(facts: Surroundings) -> Absence:
 
 
 def look_around() -> Surroundings:
-    """Gather the facts; only called where torch sees no GPU, so starting the driver is harmless."""
+    """Gather the facts. It is called where torch sees no GPU: starting the driver is harmless."""
     accelerator = torch.accelerator.current_accelerator()
     driver, status = _ask_driver()
     return Surroundings(
@@ -90,7 +90,7 @@ def _cpu_build(facts: Surroundings) -> Absence:
     if facts.system == "Darwin":
         remedy = "GPUs of Macs need PyTorch's arm64 build, on Apple silicon."
     elif facts.nvidia_card or facts.driver:
-        remedy = "An NVIDIA GPU is here: install a CUDA build (pytorch.org/get-started) over it."
+        remedy = "An NVIDIA GPU is here: install a CUDA build of PyTorch (pytorch.org/get-started)."
     else:
         remedy = (
             "No NVIDIA GPU shows on this machine either; on one that has it, "
@@ -123,7 +123,7 @@ def _cuda_cause(facts: Surroundings) -> Absence:
         return Absence(
             "unusable",
             "the NVIDIA driver starts, yet PyTorch finds no GPU",
-            "See whether nvidia-smi lists the GPU; if it does, start the program anew.",
+            "See whether nvidia-smi lists the GPU; if it does, restart the program.",
         )
     meaning = CUDA_ERRORS.get(facts.driver_status, "see the CUDA driver API's error list")
     return Absence(

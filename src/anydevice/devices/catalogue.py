@@ -83,6 +83,6 @@ def _card(kind: str, entry: dict[str, Any]) -> Card:
 
 
 def _squeeze(name: str) -> str:
-    """The letters and digits that tell one GPU from another."""
+    """The letters and digits that distinguish one GPU from another."""
     words = re.findall(r"[a-z]+|\d+", name.lower())
     return "".join(word for word in words if word not in ("nvidia", "geforce", "tesla"))

@@ -16,48 +16,85 @@ DeviceLike = str | int | torch.device
 
 
 class DeviceNotFound(UsageError, RuntimeError):  # noqa: N818, the name users know
-    """The device asked for is not here, or is none at all; the text lists what is here."""
+    """The device asked for is not here, or is not a device; the text lists what is here."""
 
 
 def cpu() -> torch.device:
-    """The CPU as a torch.device."""
+    """The CPU as a torch.device.
+
+    >>> cpu()
+    device(type='cpu')
+    """
     return torch.device("cpu")
 
 
 def num_gpus() -> int:
-    """How many GPUs there are: whatever `torch.accelerator` reports (CUDA, MPS, XPU, …)."""
+    """How many GPUs there are, of any kind that `torch.accelerator` reports (CUDA, MPS, XPU, …).
+
+    >>> num_gpus()  # doctest: +SKIP
+    2
+    """
     return torch.accelerator.device_count()
 
 
 def gpu(index: int = 0) -> torch.device:
-    """The GPU with this index, or `DeviceNotFound`: `gpu(1) == torch.device("cuda:1")`."""
+    """The GPU with this index.
+
+    Args:
+        index: Counted from 0.
+
+    Returns:
+        Its device, such as `torch.device("cuda:1")`.
+
+    Raises:
+        DeviceNotFound: There is no such GPU; the message lists the devices that are here.
+
+    >>> gpu(1)  # doctest: +SKIP
+    device(type='cuda', index=1)
+    """
     return _gpu(_checked(index), asked=f"gpu({index})")
 
 
 def try_gpu(index: int = 0) -> torch.device:
-    """The GPU with this index; without it, the CPU (said once)."""
+    """The GPU with this index, else the CPU, with a one-time notice that says why.
+
+    Args:
+        index: Counted from 0.
+
+    >>> network.to(try_gpu())  # doctest: +SKIP
+    """
     if _checked(index) < num_gpus():
         return gpu(index)
-    say_once(f"anydevice: try_gpu({index}) falls back on the CPU, because {_why_not()}.")
+    say_once(f"anydevice: try_gpu({index}) falls back to the CPU, because {_why_not()}.")
     return cpu()
 
 
 def try_all_gpus() -> list[torch.device]:
-    """All GPUs; an empty list where there is none."""
+    """All GPUs, as a list; empty if there are none.
+
+    >>> [torch.zeros(3, device=device) for device in try_all_gpus()]  # doctest: +SKIP
+    """
     return [gpu(index) for index in range(num_gpus())]
 
 
 def pick(spec: DeviceLike = "auto") -> torch.device:
-    """The device meant by `spec`, if it is here: `pick("auto")`, `pick("cuda:1")`, `pick(0)`.
+    """The device that a name, an index or a torch.device stands for, if it is here.
 
-    "auto" is the GPU with the most free memory and the least load, or the CPU without GPUs;
-    "gpu" is whatever kind of GPU is here, and a plain number its index.
+    Args:
+        spec: "auto" is the GPU with the most free memory and the least load, or the CPU if there
+            is no GPU; "gpu" is any kind of GPU, and a plain number is its index.
+
+    Raises:
+        DeviceNotFound: There is no such device; the message lists those that are here.
+
+    >>> pick("cpu")
+    device(type='cpu')
     """
     if spec == "auto":
         return _idlest() if num_gpus() else cpu()
     device = spec if isinstance(spec, torch.device) else _parse(spec)
     if device.type == "cpu":
-        if device.index:  # torch takes it without a word
+        if device.index:  # torch accepts it silently
             raise DeviceNotFound(f'expected "cpu", of which there is one, got {str(spec)!r}.')
         return cpu()
     if not _is_here(device):
@@ -73,13 +110,23 @@ def exact(device: torch.device) -> torch.device:
 
 
 def current() -> torch.device:
-    """Where a new tensor would land."""
+    """The device on which a new tensor would be made.
+
+    >>> current()  # doctest: +SKIP
+    device(type='cpu')
+    """
     return torch.empty(0).device
 
 
 @contextmanager
 def use(spec: DeviceLike) -> Iterator[torch.device]:
     """Make a device the default for new tensors, and the current GPU, inside a `with` block.
+
+    Args:
+        spec: A device as `pick` takes it.
+
+    Raises:
+        DeviceNotFound: There is no such device.
 
     >>> with use("cpu") as device:
     ...     torch.ones(2).device == device
@@ -100,7 +147,7 @@ def _gpu(index: int, asked: str) -> torch.device:
 
 
 def _checked(index: object) -> int:
-    """A GPU's index as an int: numpy's integers are, True and "0" are not."""
+    """A GPU's index as an int: numpy's integers count, True and "0" do not."""
     try:
         number = -1 if isinstance(index, bool) else operator.index(index)  # type: ignore[arg-type]
     except TypeError:
@@ -125,7 +172,7 @@ def _idlest() -> torch.device:
 
 
 def _parse(spec: object) -> torch.device:
-    """A device from its name or index; `gpu` and `gpu:1` are of whatever kind is here."""
+    """A device from its name or index; `gpu` and `gpu:1` are of the kind that is here."""
     if not isinstance(spec, str):
         if hasattr(spec, "__index__") and not isinstance(spec, bool):
             return _gpu(_checked(spec), asked=f"GPU {spec}")

@@ -53,7 +53,16 @@ class Software:
 
 @dataclass(frozen=True, repr=False)
 class Devices(Shown):
-    """The devices of this machine. Shows itself in a terminal, a notebook, and as JSON."""
+    """The devices of this machine: what `ad.devices()` returns.
+
+    It prints as a table in a terminal and a notebook.
+
+    Attributes:
+        gpus: Each GPU with its memory, load and capability.
+        cpu: The processor: cores, threads, memory.
+        software: The versions of PyTorch, CUDA, drivers and Python.
+        why_no_gpu: Why there is no GPU and what to do about it; None if there is one.
+    """
 
     gpus: tuple[Gpu, ...]
     cpu: host.Cpu
@@ -61,7 +70,7 @@ class Devices(Shown):
     why_no_gpu: Absence | None
 
     def to_json(self) -> str:
-        """The same for a program."""
+        """The same as JSON, for a program."""
         return json.dumps(asdict(self), indent=2)
 
     def issue_block(self) -> str:
@@ -90,7 +99,10 @@ class Devices(Shown):
 
 
 def devices() -> Devices:
-    """What is here: every GPU and the CPU, the software around them, and why there is no GPU."""
+    """What is here: every GPU and the CPU, the software around them, and why there is no GPU.
+
+    >>> print(devices())  # doctest: +SKIP
+    """
     software = _software()
     gpus = tuple(_gpu(device, software) for device in try_all_gpus())
     return Devices(gpus, host.cpu(), software, why_no_gpu())

@@ -33,7 +33,7 @@ def load_of(device: torch.device) -> Load:
             return Load(name, total, min(free, total), busy)
     try:
         free, total = torch.accelerator.get_memory_info(device)
-    except (RuntimeError, NotImplementedError):  # MPS and some others do not tell
+    except (RuntimeError, NotImplementedError):  # MPS and some others do not say
         return Load(name)
     if device.type == "cuda":  # a hollow GPU that is planned with has ample memory beyond its own
         total = min(total, int(torch.cuda.get_device_properties(device).total_memory))

@@ -1,4 +1,4 @@
-"""Moving anything to a device: tensors, modules, optimizers, and whatever holds them."""
+"""Moving anything to a device: tensors, modules, optimizers, and what contains them."""
 
 import copy
 import dataclasses
@@ -18,12 +18,27 @@ _ATOMS = (str, bytes, bytearray, int, float, complex, bool, type(None), type, to
 
 
 def move(obj: T, device: DeviceLike, *, non_blocking: bool = False) -> T:
-    """The same, on the device: `x, y = move((x, y), "cuda")`.
+    """Move anything to a device: tensors, modules, optimizers, and any nesting of containers.
 
-    Containers are never changed: what holds something that moves is copied, and what holds nothing
-    that moves is given back as it is. What was shared stays shared. Modules and the state of
-    optimizers move in place, as PyTorch moves them. As in PyTorch, a copy to the CPU that does not
-    block must not be read before `torch.accelerator.synchronize()`.
+    Containers are never changed: one that holds something that moves is copied, others are
+    returned as they are. What was shared stays shared. Modules and the state of optimizers move in
+    place, as PyTorch moves them.
+
+    Args:
+        obj: Tensors, modules, optimizers, or containers of them: lists, tuples, named tuples,
+            dicts, sets, dataclasses, and everything that has a method `to`.
+        device: A device as `pick` takes it.
+        non_blocking: As in `Tensor.to`. A copy to the CPU that does not block must not be read
+            before `torch.accelerator.synchronize()`.
+
+    Returns:
+        The same structure, on the device.
+
+    Raises:
+        DeviceNotFound: There is no such device.
+        UsageError: A container contains itself.
+
+    >>> x, y = move((torch.zeros(2), {"labels": torch.ones(2)}), "cpu")
     """
     # A torch.device is checked only if the move fails, since this runs in every step.
     unchecked = isinstance(device, torch.device) and device.type != "cpu"
@@ -110,7 +125,7 @@ class _Mover:
                 fresh[key] = value
         except TypeError as refusal:
             raise UsageError(
-                f"expected a Mapping that can be made anew from a dict, got {_kind(obj)}, which "
+                f"expected a Mapping that can be made from a dict, got {_kind(obj)}, which "
                 f"refuses ({refusal}): give it a method to(device)."
             ) from refusal
         return self._attributes(fresh, obj)

@@ -1,4 +1,4 @@
-"""Layers on devices of one's choice, with the moves of activations between them."""
+"""Layers on the devices that you choose, and the moves of activations between them."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -21,11 +21,22 @@ _FETCHES = "_anydevice_fetches"  # where a module keeps the handles of its hooks
 
 
 def place(module: Network, devices: Mapping[str, DeviceLike]) -> Network:
-    """Put layers on devices: `place(network, {"conv*": "cuda:0", "fc*": "cuda:1"})`.
+    """Put a network's layers on several devices; activations then move between them by themselves.
 
-    A pattern names layers as `named_modules` does, with * and ?, and takes their children along;
-    of several patterns that match, the last one counts; layers that none matches stay where they
-    are. Each layer then fetches its inputs to the device it is on, in forward and backward.
+    Args:
+        module: The network; it is changed in place.
+        devices: A device for each pattern of layer names. Names are those of `named_modules`, with
+            * and ?, and include a layer's children. If several patterns match, the last one
+            counts. Layers that no pattern matches stay where they are.
+
+    Returns:
+        The network. Each placed layer fetches its inputs to its device, in forward and backward.
+
+    Raises:
+        UsageError: A pattern matches no layer, or two layers on different devices share a tensor.
+        DeviceNotFound: There is no such device.
+
+    >>> place(network, {"conv*": "cuda:0", "fc*": "cuda:1"})  # doctest: +SKIP
     """
     _refuse_other_types(module, devices)
     targets = {pattern: exact(pick(device)) for pattern, device in devices.items()}

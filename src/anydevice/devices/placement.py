@@ -57,7 +57,7 @@ class Placement(Shown):
         return f"split over {', '.join(parts)}" if self.is_split else f"all on {parts[0]}"
 
     def to_json(self) -> str:
-        """The same for a program."""
+        """The same as JSON, for a program."""
         sums = {"is_split": self.is_split, "bytes": self.bytes}
         return json.dumps({**sums, **asdict(self)}, indent=2)
 
@@ -85,7 +85,20 @@ class Placement(Shown):
 
 
 def placement(module: nn.Module) -> Placement:
-    """Where each parameter and buffer of the module lives: `print(placement(network))`."""
+    """Where each parameter and buffer of a module lives, with sizes.
+
+    Args:
+        module: Any torch.nn.Module.
+
+    Returns:
+        A `Placement`, which prints as a table. It also names tensors and layers that `Module.to`
+        would leave behind, since they are plain attributes.
+
+    Raises:
+        UsageError: It is not a module.
+
+    >>> print(placement(network))  # doctest: +SKIP
+    """
     if not isinstance(module, nn.Module):
         raise UsageError(f"expected a torch.nn.Module, got {type(module).__name__}.")
     first: dict[int, str] = {}

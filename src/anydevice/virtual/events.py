@@ -52,40 +52,40 @@ class _Report(ctypes.Structure):
 
 
 _Listener = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Report))
-_listening: list["_Ear"] = []
+_all_listening: list["_Listening"] = []
 
 
-class _Ear:
-    """One who listens, and the first error of telling him: ctypes would swallow it."""
+class _Listening:
+    """A listener, and the first error that it raised: ctypes would swallow it."""
 
-    def __init__(self, tell: Callable[[Event], None]) -> None:
-        self.tell = tell
+    def __init__(self, hear: Callable[[Event], None]) -> None:
+        self._listener = hear
         self.error: BaseException | None = None
 
     def hear(self, event: Event) -> None:
         try:
-            self.tell(event)
+            self._listener(event)
         except BaseException as error:
             self.error = self.error or error
 
 
 @contextmanager
-def listening(tell: Callable[[Event], None]) -> Iterator[None]:
-    """Calls `tell` with each event of this process, in the thread that caused it.
+def listening(hear: Callable[[Event], None]) -> Iterator[None]:
+    """Calls `hear` with each event of this process, in the thread that caused it.
 
-    An error that `tell` raises is raised at the end of the block.
+    An error that `hear` raises is raised at the end of the block.
     """
-    ear = _Ear(tell)
-    _listening.append(ear)
+    one = _Listening(hear)
+    _all_listening.append(one)
     core.library().anydevice_listen(_heard)
     try:
         yield
     finally:
-        _listening.remove(ear)
-        if not _listening:
+        _all_listening.remove(one)
+        if not _all_listening:
             core.library().anydevice_listen(None)
-    if ear.error:
-        raise ear.error
+    if one.error:
+        raise one.error
 
 
 def _hear(pointer: "ctypes._Pointer[_Report]") -> None:
@@ -102,8 +102,8 @@ def _hear(pointer: "ctypes._Pointer[_Report]") -> None:
         file=file,
         line=line,
     )
-    for ear in tuple(_listening):
-        ear.hear(event)
+    for one in tuple(_all_listening):
+        one.hear(event)
 
 
 # Made once and for good: another thread may be on its way here when the last listener leaves.

@@ -168,7 +168,7 @@ def virtual_gpus(
 
 
 def _memory_differs(wanted: Machine, present: Machine) -> str:
-    """The numbers, where nothing else tells the two apart."""
+    """The bytes of memory, if nothing else differs."""
     if str(wanted) != str(present):
         return ""
     return f" with {wanted.gpu.memory:,} bytes instead of {present.gpu.memory:,}"

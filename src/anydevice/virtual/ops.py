@@ -34,7 +34,7 @@ class Entry:
 
 
 def kept_op_list(folder: Path) -> str:
-    """The list, kept in a folder: reading PyTorch's file would take longer than all else here."""
+    """The list, kept in a folder: reading PyTorch's file takes longer than all else at start."""
     made_by = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
     kept = folder / f"ops-{made_by}.txt"
     try:
@@ -56,7 +56,7 @@ def _native_functions() -> Path:
     spec = find_spec("torchgen")
     if spec is None or spec.origin is None:
         raise RuntimeError(
-            "expected torchgen beside torch, as in PyTorch's wheels; reinstall torch."
+            "expected torchgen next to torch, as in PyTorch's wheels; reinstall torch."
         )
     return Path(spec.origin).parent / "packaged/ATen/native/native_functions.yaml"
 

@@ -52,7 +52,7 @@ def _set(variables: dict[str, str | None]) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    """Say that nothing runs on a real GPU."""
+    """Report that nothing runs on a real GPU."""
     if config.getoption("virtual_gpus") is None:
         return None
     from anydevice.virtual.machine import enabled

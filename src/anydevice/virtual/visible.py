@@ -21,7 +21,7 @@ _meant_for_real_gpus: str | None = None
 
 
 def hides_real_gpus() -> bool:
-    """Whether the variable is there and names no GPU, as it must beside real ones."""
+    """Whether the variable is there and names no GPU, as it must next to real ones."""
     value = os.environ.get(VARIABLE)
     return value is not None and not _A_GPU.match(value)
 

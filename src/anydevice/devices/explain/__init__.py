@@ -1,1 +1,1 @@
-"""Device errors in the user's own words: which variable is where, and the line to change."""
+"""Device errors explained with the user's own variables."""

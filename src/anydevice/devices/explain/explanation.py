@@ -82,7 +82,12 @@ def explain() -> Explanation: ...
 @overload
 def explain(function: Function) -> Function: ...
 def explain(function: Function | None = None) -> Explanation | Function:
-    """Inside, a device error gains a note that names your variables and the line that mends it.
+    """Explain device errors: a note names your variables, their devices and the line to change.
+
+    The error stays the same; the note is in the traceback, and in `error.__notes__`.
+
+    Args:
+        function: A function, coroutine or generator to decorate; None for a `with` block.
 
     >>> with explain():
     ...     network(x)  # doctest: +SKIP
@@ -108,12 +113,12 @@ def _explanation(error: Exception) -> str | None:
     if _LOADING.search(text):
         return (
             f"the file holds tensors of a device that is not here ({_what_is_here()}).\n"
-            "  Mend: torch.load(…, map_location=anydevice.try_gpu())"
+            "  Fix: torch.load(…, map_location=anydevice.try_gpu())"
         )
     if _ABSENT.search(text):
         return (
             f"{_what_is_here()}.\n"
-            "  Mend: device = anydevice.try_gpu(), a GPU where there is one and the CPU elsewhere"
+            "  Fix: device = anydevice.try_gpu(), a GPU where there is one and the CPU elsewhere"
         )
     is_mismatch = isinstance(error, RuntimeError | ValueError) and _MISMATCH.search(text)
     if not (is_mismatch or _NUMPY.search(text)):
@@ -122,7 +127,7 @@ def _explanation(error: Exception) -> str | None:
     try:
         return explain_mismatch(traceback, text) if is_mismatch else explain_numpy(traceback)
     finally:
-        forget_locals(traceback[-1].frame)  # of all frames, this one goes on running
+        forget_locals(traceback[-1].frame)  # of all frames, this one keeps running
 
 
 def _what_is_here() -> str:

@@ -1,4 +1,4 @@
-"""The line that mends a device error, in the user's own names: one rule for each way it happens."""
+"""The line that fixes a device error, in the user's own names: one rule for each way it happens."""
 
 import ast
 import inspect
@@ -24,7 +24,7 @@ def explain_numpy(traceback: list[Scene]) -> str | None:
                 asked = scene.expression and ast.unparse(scene.expression).endswith(".numpy()")
                 return (
                     f"{scene.place}: {side.text} is on {side.value.device}, and NumPy arrays live "
-                    f"on the CPU.\n  Mend: {copied}{'.numpy()' if asked else ''}"
+                    f"on the CPU.\n  Fix: {copied}{'.numpy()' if asked else ''}"
                 )
     return None
 
@@ -46,20 +46,20 @@ def explain_mismatch(traceback: list[Scene], message: str) -> str | None:
 
 
 def users_of(traceback: list[Scene]) -> list[Scene]:
-    """The frames that the user wrote; in a program that is all library, those outside PyTorch."""
+    """The frames of the user's own code; if all of it is installed, those outside PyTorch."""
     own = [scene for scene in traceback if not scene.is_library]
     return own or [s for s in traceback if not s.frame.f_globals["__name__"].startswith("torch")]
 
 
 def _note(mismatch: Mismatch, why: str, line: str) -> str:
-    """The facts, the reason, and the line that mends it."""
+    """The facts, the reason, and the line that fixes it."""
     sides = (side for side in (mismatch.stays, mismatch.moves) if side)
     facts = ", ".join(f"{side.text} is on {_devices(side)}" for side in sides)
-    return f"{mismatch.scene.place}: {facts}.{why and ' '}{why}\n  Mend: {line}"
+    return f"{mismatch.scene.place}: {facts}.{why and ' '}{why}\n  Fix: {line}"
 
 
 def _move(mismatch: Mismatch) -> str:
-    """The plain remedy: move the one to the other."""
+    """The plain fix: move the one to the other."""
     moves, target = mismatch.moves, mismatch.target
     container, bracket, _ = moves.text.partition("[")
     if isinstance(moves.value, torch.Tensor) and bracket:
@@ -78,7 +78,7 @@ def _leaf(mismatch: Mismatch) -> str | None:
 
 
 def _dropped_result(mismatch: Mismatch) -> str | None:
-    """`x.to("cuda")` on a line of its own: a tensor's .to gives a new tensor."""
+    """`x.to("cuda")` as a statement: a tensor's .to gives a new tensor."""
     for scene in mismatch.chain:
         for node in ast.walk(scene.scope) if scene.scope else ():
             if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)):
@@ -161,7 +161,7 @@ def _made_on_the_cpu(mismatch: Mismatch) -> str | None:
 
 
 def _split_module(traceback: list[Scene], users: list[Scene]) -> str | None:
-    """A network with layers on several devices: the layer that could not go on."""
+    """A network with layers on several devices: the layer that failed."""
     running = [scene.frame.f_locals.get("self") for scene in traceback]
     for scene in users:
         for side in operands(scene):
@@ -174,7 +174,7 @@ def _split_module(traceback: list[Scene], users: list[Scene]) -> str | None:
             target = next(device for device in side.devices if device.type != "cpu")
             return (
                 f"{scene.place}: {side.text} is {placement(side.value).summary}; it stopped in "
-                f'layer {stopped}.\n  Mend: {side.text}.to("{target}"), or keep it split with '
+                f'layer {stopped}.\n  Fix: {side.text}.to("{target}"), or keep it split with '
                 f"anydevice.place({side.text}, {{…}}), which moves the activations"
             )
     return None
@@ -191,7 +191,7 @@ def _optimizer_state(users: list[Scene]) -> str | None:
             for key, device, wanted in _strayed_state(optimizer):
                 return (
                     f"{scene.place}: {text} keeps its {key} on {device}, and its parameters are on "
-                    f'{wanted}.\n  Mend: anydevice.move({text}, "{wanted}")'
+                    f'{wanted}.\n  Fix: anydevice.move({text}, "{wanted}")'
                 )
     return None
 

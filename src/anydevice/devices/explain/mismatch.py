@@ -107,7 +107,7 @@ def _in_caller(mismatch: Mismatch, sides: list[Subject]) -> Subject | None:
 
 
 def _is_whole_and_holds(side: Subject, layer: Subject) -> bool:
-    """Whether all of the module has to move; a layer that strayed is mended where it is."""
+    """Whether all of the module has to move; a layer that strayed is fixed where it is."""
     if not isinstance(side.value, nn.Module) or side.devices != layer.devices:
         return False
     return any(child is layer.value for child in side.value.modules())

@@ -190,7 +190,7 @@ def _item(owner: Any, index: Any) -> Any:
 
 
 def _plain(items: list[Any] | tuple[Any, ...]) -> list[Any]:
-    """The items themselves, past whatever a subclass has put before them."""
+    """The items themselves, past what a subclass overrides."""
     iterate = list.__iter__ if isinstance(items, list) else tuple.__iter__
     return list(iterate(items))  # type: ignore[arg-type]
 

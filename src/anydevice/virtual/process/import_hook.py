@@ -1,7 +1,16 @@
 """Virtual GPUs in place before torch's Python code loads, so that it finds a CUDA build.
 
-A finder wraps the loaders of two modules: as soon as torch._C is loaded, the GPUs are there with
-their names in it; as soon as torch is whole, all else is.
+Note [Two halves of a start]
+
+`import torch` reads what torch._C offers while it runs: torch/cuda/__init__.py makes dummy classes
+for names that are missing there, and torch/distributed decides whether NCCL exists. A program must
+find a CUDA build from its first line, so the GPUs cannot wait until torch is imported; and they
+cannot come before it, since the native library links to libtorch and registers kernels with it.
+
+So a finder on sys.meta_path wraps the loaders of two modules. When torch._C is loaded, `begin`
+loads the native library, registers its kernels and puts the names of a CUDA build into torch._C.
+When torch is whole, `finish` replaces the Python functions of torch.cuda and its neighbours that
+would ask a driver. In a process that has imported torch already, `enable` does both in a row.
 """
 
 import sys

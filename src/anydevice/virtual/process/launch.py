@@ -1,4 +1,4 @@
-"""`anydevice run`: an unmodified program in a Python of its own, where torch finds virtual GPUs.
+"""`anydevice run`: an unmodified program in a new Python, where torch finds virtual GPUs.
 
 The command becomes that Python: the program has its terminal, signals, exit code and tracebacks.
 """
@@ -56,9 +56,7 @@ class Options:
     memory: str | None = None
     trace: str | None = None
     python: list[str] = field(default_factory=lambda: [sys.executable])  # and its own options
-    program: list[str] = field(
-        default_factory=list
-    )  # and its arguments; none: Python reads its input
+    program: list[str] = field(default_factory=list)  # and its arguments; empty: stdin
 
 
 def main(arguments: list[str]) -> NoReturn:
@@ -166,7 +164,7 @@ def _folder_for_reports() -> str:
 
 
 def _remove_old_reports(parent: Path) -> None:
-    """Of programs that were killed, a day later: others may still tell theirs."""
+    """Those of programs that were killed over a day ago."""
     for folder in parent.glob("anydevice-run-[0-9]*"):
         with suppress(OSError):
             old = time.time() - folder.stat().st_mtime > A_DAY

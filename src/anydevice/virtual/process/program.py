@@ -32,7 +32,7 @@ def _is_main() -> bool:
 
 
 class _Boot(Finder):
-    """Ends the process where the GPUs cannot be had: the program was written for them."""
+    """Ends the process if there can be no virtual GPUs: the program was written for them."""
 
     def _loaded_c(self, module: ModuleType) -> None:
         try:
@@ -49,12 +49,12 @@ def finder() -> Any:
 
 
 def end() -> None:
-    """The last thing a process does: its trace is written, its tally told, or left to be told."""
+    """The last thing a process does: it writes its trace, and prints its tally or leaves it."""
     if _trace and (_is_main() or _trace.file):
         _trace.close()
     if _is_main():
-        tally.tell(_inherited().machine, os.environ[REPORTS])
-    elif REPORTS in os.environ:  # children of pytest have nobody to tell
+        tally.report(_inherited().machine, os.environ[REPORTS])
+    elif REPORTS in os.environ:  # children of pytest have nowhere to leave it
         tally.leave(os.environ[REPORTS])
 
 
@@ -67,7 +67,7 @@ def _start() -> None:
 
 
 def _start_trace() -> None:
-    """In the file that was asked for; other processes have `trace.1234.json` beside it."""
+    """In the file that was asked for; other processes have `trace.1234.json` next to it."""
     global _trace
     if trace := _inherited().trace:
         path = Path(trace)

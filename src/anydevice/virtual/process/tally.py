@@ -53,14 +53,14 @@ def forget() -> None:
 
 
 def leave(folder: str) -> None:
-    """Leaves this process's tally for the one that tells; without a folder nobody will."""
+    """Leaves this process's tally for the program, which prints it at its end."""
     tally = own()
     if tally and os.path.isdir(folder):
         write_whole(Path(folder, f"{os.getpid()}.json"), json.dumps(asdict(tally)).encode())
 
 
-def tell(machine: Machine, folder: str) -> None:
-    """Prints the line; the folder of the other processes' tallies goes."""
+def report(machine: Machine, folder: str) -> None:
+    """Prints the line, for this process and those that left their tallies in the folder."""
     tallies = [Tally(**json.loads(path.read_text("utf-8"))) for path in Path(folder).glob("*.json")]
     if "torch" in sys.modules and (tally := own()):
         tallies.append(tally)

@@ -21,7 +21,7 @@ Record = dict[str, Any]
 
 
 class Trace:
-    """Writes this process's events until it is closed: to a temporary file, then renamed."""
+    """Writes this process's events to a temporary file, which is renamed when it is closed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -68,7 +68,7 @@ def broadcast_coalesced(
             continue
         flat = broadcast(utils._flatten_dense_tensors(chunk), devices)
         for result, copy in zip(results[1:], flat[1:], strict=True):
-            # `.data`: each has a version of its own, though they are parts of one buffer.
+            # `.data`: each has its own version counter, though they are parts of one buffer.
             result.extend(part.data for part in utils._unflatten_dense_tensors(copy, chunk))
     for i, result in enumerate(results[1:], 1):
         results[i] = list(utils._reorder_tensors_as(result, tensors))

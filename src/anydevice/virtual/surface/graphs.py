@@ -160,7 +160,7 @@ class CudaGraphBase:
         """Refuses."""
         raise NotImplementedError(
             "conditional nodes of a CUDA graph decide on the device, and a virtual GPU has no "
-            "device to decide on: capture both branches as graphs of their own."
+            "device to decide on: capture each branch as a separate graph."
         )
 
     end_capture_to_conditional_node = begin_capture_to_if_node

@@ -1,6 +1,6 @@
 """`torch.distributed.ProcessGroupNCCL` and its options, which a CPU build lacks.
 
-What it makes are native backends (native/collectives.cpp) around a gloo of their own.
+What it makes are native backends (native/collectives.cpp) around a gloo backend each.
 """
 
 import os
@@ -46,7 +46,7 @@ class Options(c10d.Backend.Options):  # type: ignore[misc]
 
 
 class _ByName(type):
-    """The native backends are no instances of a Python class: what they are called tells."""
+    """The native backends are not instances of a Python class: their name decides."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, c10d.Backend) and instance.name() == "nccl"
@@ -128,7 +128,7 @@ def _not_met_before(store: Any, size: int, members: Sequence[int]) -> Any:
 
 
 def _network() -> Any:
-    """Where gloo listens: a laptop without a network has its loopback, whatever its name is."""
+    """Where gloo listens: a laptop without a network has its loopback, under any name."""
     here = os.environ.get("LOCAL_WORLD_SIZE", "") == os.environ.get("WORLD_SIZE", "1")
     here = here or os.environ.get("MASTER_ADDR", "") in (LOOPBACK, "localhost", "::1")
     if here and not os.environ.get("GLOO_SOCKET_IFNAME"):

@@ -58,7 +58,7 @@ def attributes() -> Iterator[tuple[Any, str, Any]]:
 
     def with_cpu(self: Any, *arguments: Any, **options: Any) -> None:
         if options.get("use_device") == "cuda":
-            options["use_cpu"] = True  # the GPU's time is found beside the CPU's
+            options["use_cpu"] = True  # the GPU's time is derived from the CPU's
         begin(self, *arguments, **options)
 
     cuda = {torch.profiler.ProfilerActivity.CUDA}

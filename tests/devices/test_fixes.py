@@ -1,4 +1,4 @@
-"""Each program makes a device mistake beside innocent tensors; the mend it is given has to work."""
+"""Each program makes a device mistake among innocent tensors; the suggested fix has to work."""
 
 import linecache
 import re
@@ -198,9 +198,9 @@ def run(program: str, path: Path) -> None:
     exec(compile(program, str(path), "exec"), {"__name__": "program"})
 
 
-def mend(program: str, note: str) -> str:
-    """The program with the mend put in: over the line that it rewrites, or before the failure."""
-    place, line = re.search(r":(\d+): ", note), re.search(r"  Mend: ([^\n]*)", note)
+def fixed(program: str, note: str) -> str:
+    """The program with the fix put in: over the line that it rewrites, or before the failure."""
+    place, line = re.search(r":(\d+): ", note), re.search(r"  Fix: ([^\n]*)", note)
     assert place
     assert line
     fix = line[1].partition(", or keep it")[0]
@@ -225,7 +225,7 @@ def mend(program: str, note: str) -> str:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_the_mend_mends(name: str, elsewhere: torch.device, tmp_path: Path) -> None:
+def test_the_fix_works(name: str, elsewhere: torch.device, tmp_path: Path) -> None:
     if elsewhere.type == "meta" and name in NOT_ON_META:
         pytest.skip("the meta device makes no such mistake")
     program = HEAD.replace("DEVICE", repr(str(elsewhere))) + PROGRAMS[name]
@@ -233,7 +233,7 @@ def test_the_mend_mends(name: str, elsewhere: torch.device, tmp_path: Path) -> N
         run(program, tmp_path / "program.py")
     (note,) = caught.value.__notes__
     assert "config" not in note
-    run(mend(program, note), tmp_path / "mended.py")
+    run(fixed(program, note), tmp_path / "fixed.py")
 
 
 QUIET: dict[str, str] = {
