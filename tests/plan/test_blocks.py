@@ -74,7 +74,7 @@ def test_each_block_is_of_the_module_that_made_it_in_backward_too() -> None:
     assert totals(run, "gradients").total() == 4 * (100 * 1000 + 1000 + 1000 * 10 + 10)
 
 
-def test_a_foreach_optimizer_works_beside_all_parameters_and_a_loop_beside_one() -> None:
+def test_a_foreach_optimizer_needs_room_for_all_parameters_and_a_loop_for_one() -> None:
     def ten_layers() -> nn.Module:
         return nn.Sequential(*(nn.Linear(100, 100, bias=False) for _ in range(10)))
 

@@ -17,7 +17,7 @@ from anydevice.sweep.grid import Run
 
 
 def experiment(run: Run) -> Iterator[dict[str, Any]]:
-    """A run with a file of its own and a record an epoch, as experiments are."""
+    """A run that writes a file and a record an epoch, as experiments do."""
     (run.folder / "notes.txt").write_text("begun")
     device = torch.device(run.device)
     network = nn.Linear(1000, run.width, device=device)
@@ -59,8 +59,8 @@ def test_the_largest_batch_of_a_sweeps_parameter_fits_and_the_next_does_not() ->
     assert found[16, 10] == found[1_000_000, 10] != found[16, 4000] == found[1_000_000, 4000]
     largest = found[16, 4000]
     assert largest
-    beside = sweep(batch=[largest.batch, largest.batch + 1], width=[4000], device=["cuda"])
-    assert [run.batch for run in beside.plan("t4").too_large] == [largest.batch + 1]
+    around = sweep(batch=[largest.batch, largest.batch + 1], width=[4000], device=["cuda"])
+    assert [run.batch for run in around.plan("t4").too_large] == [largest.batch + 1]
     assert f"{largest.batch:,}" in repr(planned)
     assert planned.to_dict()["runs"][0]["largest_batch"]
 

@@ -76,7 +76,7 @@ def test_the_largest_batch_fits_and_the_next_does_not(train: Path) -> None:
     assert not plan(program(f"--batch-size={batch + 1}"), "t4").fits
 
 
-def test_what_does_not_fit_is_exit_code_1_and_told_with_what_it_would_take(train: Path) -> None:
+def test_what_does_not_fit_is_exit_code_1_with_the_memory_that_it_needs(train: Path) -> None:
     words = ("plan", "--gpu", "t4", "train.py", "--batch-size", "1000000")
     done = python("-m", "anydevice", *words, cwd=train)
     assert done.returncode == 1
@@ -110,7 +110,7 @@ def train_function(batch: int = 64) -> None:
         optimizer.step()
 
 
-def test_a_function_is_planned_in_a_process_of_its_own() -> None:
+def test_a_function_is_planned_in_another_process() -> None:
     answer = ad.plan(train_function, gpus=["t4", "a100-80gb"])  # type: ignore[operator]
     assert answer.fits
     assert [verdict.run.gpu for verdict in answer.verdicts] == ["t4", "a100-80gb"]
@@ -140,7 +140,7 @@ def test_a_run_broken_off_in_backward_leaves_nothing_to_the_next() -> None:
             assert getattr(broken_off, figure) == getattr(whole, figure)
 
 
-def test_activations_are_told_by_module() -> None:
+def test_activations_are_listed_by_module() -> None:
     answer = ad.plan(train_function, gpus="t4")  # type: ignore[operator]
     by_module = answer.verdicts[0].activations()
     assert by_module["0"] == by_module["1"] == 64 * 1000 * 4

@@ -134,7 +134,7 @@ def test_a_batch_argument_that_changes_nothing(tmp_path: Path) -> None:
         (["--batch-arg", "--n", "missing.py"], "got missing.py, which does not exist"),
     ],
 )
-def test_wrong_words_are_refused(words: list[str], sentence: str) -> None:
+def test_wrong_arguments_are_refused(words: list[str], sentence: str) -> None:
     with pytest.raises(UsageError, match=re.escape(sentence)):
         parse(words)
 
@@ -156,7 +156,7 @@ def test_a_gpu_that_is_not_known_is_refused(tmp_path: Path) -> None:
         "scheduler.step(loss.item())",
     ],
 )
-def test_what_is_read_may_be_printed_and_reckoned_with(read: str, tmp_path: Path) -> None:
+def test_what_is_read_may_be_printed_and_computed_with(read: str, tmp_path: Path) -> None:
     made = "best, total = 9.0, 0.0\n"
     made += "scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)\n"
     assert planned(tmp_path, START + made + STEPS + f"    {read}\n").fits
@@ -167,7 +167,7 @@ def test_branches_may_be_taken_for_zero(tmp_path: Path) -> None:
     assert planned(tmp_path, program, assume_zeros=True).fits
 
 
-def test_a_function_is_refused_in_the_same_words() -> None:
+def test_a_function_is_refused_with_the_same_errors() -> None:
     def without_steps() -> None:
         torch.ones(3, device="cuda").sum()
 

@@ -529,7 +529,7 @@ def test_a_program_that_writes_is_planned(
     before = looked_at(folder)
     assert plan(Program(("train.py",)), "t4").verdicts[0].run.steps == 3
     assert looked_at(folder) == before
-    weaker = [line for line in caplog.messages if "no file system of its own" in line]
+    weaker = [line for line in caplog.messages if "no separate file system" in line]
     assert len(weaker) == (given != "mounts")
 
 

@@ -67,7 +67,7 @@ def sparse() -> Iterator[None]:
             (serialization, "_save", _save),
             (safetensors.torch, "save_file", save_file),
             (Checkpoints, "add", _nothing),
-            (Checkpoints, "newest", _nothing),
+            (Checkpoints, "intact", _nothing),
         ):
             stack.enter_context(patch.object(owner, name, function))
         yield
