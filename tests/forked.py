@@ -56,7 +56,9 @@ def ranks(
     """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
-    env = {**env, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(count)}
+    size = str(count)
+    env = {**env, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    env |= {"WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
     before = ("-c", ON_GPUS.format(gpus=gpus)) if gpus else ()
     with ExitStack() as stack:
         started = [

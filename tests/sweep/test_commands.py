@@ -10,6 +10,8 @@ import pytest
 from anydevice import UsageError
 from anydevice.sweep.file import read_order
 
+from ..forked import python
+
 MODULE = """
 def experiment(run):
     if run.lr == 3:
@@ -30,8 +32,7 @@ seed = 5
 
 
 def anydevice(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "anydevice", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    return python("-m", "anydevice", *words, cwd=folder)
 
 
 def an_order(folder: Path, rest: str, order: str = ORDER) -> Path:
@@ -42,7 +43,8 @@ def an_order(folder: Path, rest: str, order: str = ORDER) -> Path:
 
 def test_a_sweep_from_a_file_and_its_table(tmp_path: Path) -> None:
     an_order(tmp_path, "[grid]\nlr = [1, 2]\nmomentum = [0.9]\n[[runs]]\nlr = 3\n")
-    done = anydevice(tmp_path, "sweep", "order.toml")
+    command = [sys.executable, "-m", "anydevice", "sweep", "order.toml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 1  # a run failed
     assert "3/3  lr=" in done.stdout
     assert "run 3 failed: ValueError: three" in done.stdout

@@ -14,6 +14,7 @@ import pytest
 import anydevice as ad
 from anydevice.sweep.records.claims import is_claimed
 
+from ..forked import Process
 from . import kills
 
 WATCHED = """
@@ -36,19 +37,13 @@ lr = [1, 2]
 """
 
 
-def sweep(folder: Path) -> subprocess.Popen[str]:
+def sweep(folder: Path) -> Process:
     (folder / "watched.py").write_text(WATCHED)
     (folder / "order.toml").write_text(ORDER)
-    return subprocess.Popen(
-        [sys.executable, "-m", "anydevice", "sweep", "order.toml"],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return Process("-m", "anydevice", "sweep", "order.toml", cwd=folder)
 
 
-def wait_for(what: Callable[[], bool], process: subprocess.Popen[str] | None = None) -> None:
+def wait_for(what: Callable[[], bool], process: Process | None = None) -> None:
     while not what():
         assert process is None or process.poll() is None, process.communicate()
         time.sleep(0.01)

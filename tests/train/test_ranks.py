@@ -11,6 +11,8 @@ import pytest
 
 from anydevice.virtual.process.environment import for_torchrun
 
+from ..forked import Process, ranks
+
 PROGRAMS = Path(__file__).with_name("rank_programs")
 RANKS = int(os.environ.get("ANYDEVICE_TEST_RANKS", "2"))
 TORCHRUN = ["-m", "torch.distributed.run"]
@@ -28,13 +30,14 @@ def launched(
     for path in paths:
         path.unlink(missing_ok=True)
     environment = {**for_torchrun(TORCHRUN), "REPORTS": str(reports), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, *run, *torchrun, str(PROGRAMS / f"{program}.py"), device, *arguments],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=500,
-    )
+    words = (PROGRAMS / f"{program}.py", device, *arguments)
+    env = os.environ | environment
+    if program == "learning" and "ANYDEVICE_TEST_RANKS" not in os.environ:
+        gpus = 0 if device == "cpu" else RANKS
+        done = ranks(*words, count=RANKS, gpus=gpus, env=env, timeout=500)
+    else:
+        command = [sys.executable, *run, *torchrun, *words]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=500)
     return done, [json.loads(path.read_text()) if path.exists() else None for path in paths]
 
 
@@ -129,6 +132,5 @@ trial.with_generators((torch.ones(8, 2), torch.ones(8, 2)), batch_size=4).run(1,
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="waits for a process as Linux can")
 def test_a_rank_may_leave_after_the_one_that_keeps_the_store(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", LAST_TO_LEAVE]
-    both = [subprocess.Popen([*command, str(rank)], cwd=tmp_path) for rank in range(2)]
+    both = [Process("-c", LAST_TO_LEAVE, str(rank), cwd=tmp_path) for rank in range(2)]
     assert [process.wait() for process in both] == [0, 0]
