@@ -92,6 +92,7 @@ struct Block {
   bool shared = false;                                // with other processes (sharing.cpp)
   void* counted = nullptr;                            // the allocator's own note of it
   bool uncached = false;                              // straight from the driver instead
+  std::vector<char> known;                            // hollow: see Note [Known values], known.h
   std::atomic<c10::StorageImpl*> alias{nullptr};      // the same bytes as a CPU storage (dispatch.cpp)
 };
 

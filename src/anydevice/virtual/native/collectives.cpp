@@ -101,6 +101,7 @@ class Backend final : public c10d::Backend {
   WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& given) override {
     auto values = flat(alias_of(only_one(tensors)));
     const auto how = reduction(given.reduceOp, tensors.front());
+    know_reduced(tensors, given.reduceOp, getSize());
     return ask(OpType::REDUCE, tensors, [=, group = group_] {
       group->reduce(values, how, given.rootRank, given.timeout);
     });
@@ -124,6 +125,7 @@ class Backend final : public c10d::Backend {
         " gives ", input.sizes(), " and expects ", output[getRank()].sizes(), " of itself");
     auto mine = bytes(alias_of(input));
     auto theirs = bytes(aliases_of(output));
+    know_the_same(output, input);
     return ask(OpType::ALLGATHER, output, [=, group = group_, timeout = given.timeout] {
       group->all_gather(mine, theirs, timeout);
     });
@@ -150,6 +152,7 @@ class Backend final : public c10d::Backend {
     auto mine = bytes(alias_of(only_one(inputs)));
     const auto results = getRank() == given.rootRank ? one_list(outputs) : Tensors{};
     auto theirs = bytes(aliases_of(results));
+    know_the_same(results, inputs.front());
     auto doing = [=, group = group_] {
       group->gather(mine, theirs, given.rootRank, given.timeout);
     };
@@ -160,6 +163,8 @@ class Backend final : public c10d::Backend {
       Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& given) override {
     auto mine = bytes(alias_of(only_one(outputs)));
     auto theirs = bytes(aliases_of(getRank() == given.rootRank ? one_list(inputs) : Tensors{}));
+    getRank() == given.rootRank ? know_the_same(outputs, inputs.front()[getRank()])
+                                : know_nothing(outputs);
     return ask(OpType::SCATTER, outputs, [=, group = group_] {
       group->scatter(theirs, mine, given.rootRank, given.timeout);
     });
@@ -182,6 +187,8 @@ class Backend final : public c10d::Backend {
     }
     auto mine = flat(alias_of(output));
     const auto how = reduction(given.reduceOp, output);
+    know_the_same(outputs, input[getRank()]);
+    know_reduced(outputs, given.reduceOp, getSize());
     return ask(OpType::REDUCE_SCATTER, outputs, [=, group = group_, timeout = given.timeout] {
       group->reduce_scatter(at::cat(rows), mine, begin, how, timeout);
     });
@@ -208,6 +215,8 @@ class Backend final : public c10d::Backend {
     auto from = bytes(alias_of(input));
     auto received = byte_splits(output_splits, output, getSize());
     auto sent = byte_splits(input_splits, input, getSize());
+    const bool evenly = input_splits.empty() && output_splits.empty();
+    know_exchanged(output, input, evenly, getRank(), getSize());
     return ask(OpType::ALLTOALL_BASE, {output}, [=, group = group_, timeout = given.timeout] {
       group->all_to_all(into, from, received, sent, timeout);
     });
@@ -218,6 +227,7 @@ class Backend final : public c10d::Backend {
     check_one_for_each_rank(inputs);
     auto into = bytes(aliases_of(outputs));
     auto from = bytes(aliases_of(inputs));
+    know_the_same(outputs, inputs[getRank()]);
     return ask(OpType::ALLTOALL, outputs, [=, group = group_, timeout = given.timeout] {
       group->all_to_all(into, from, timeout);
     });
@@ -232,6 +242,7 @@ class Backend final : public c10d::Backend {
 
   WorkPtr recv(Tensors& tensors, int from, int tag) override {
     Tensors data{bytes(alias_of(only_one(tensors), /*between_two=*/true))};
+    know_nothing(tensors);
     return begin(
         OpType::RECV, tensors, [&] { return group_->gloo().recv(data, from, nccl_ ? 0 : tag); });
   }
@@ -239,6 +250,7 @@ class Backend final : public c10d::Backend {
   WorkPtr recvAnysource(Tensors& tensors, int tag) override {
     TORCH_CHECK(!nccl_, "ProcessGroupNCCL does not support recvAnysource");
     Tensors data{bytes(alias_of(only_one(tensors), /*between_two=*/true))};
+    know_nothing(tensors);
     return group_->gloo().recvAnysource(data, tag);  // whose work alone knows the source
   }
 
@@ -343,6 +355,7 @@ class Backend final : public c10d::Backend {
           "all_reduce does not support", given.reduceOp, "on complex tensors");
       all.emplace_back(flat(alias_of(tensor)), reduction(given.reduceOp, tensor));
     }
+    know_reduced(tensors, given.reduceOp, getSize());
     return ask(op, tensors, [=, group = group_, timeout = given.timeout] {
       for (const auto& [values, how] : all) {
         group->all_reduce(values, how, timeout);
@@ -363,6 +376,7 @@ class Backend final : public c10d::Backend {
       wholes.push_back(flat(alias_of(inputs[i])));
       parts.push_back(flat(alias_of(outputs[i])));
       how.push_back(reduction(given.reduceOp, inputs[i]));
+      know_part_reduced(outputs[i], inputs[i], given.reduceOp, getRank(), getSize());
     }
     return ask(op, outputs, [=, group = group_, timeout = given.timeout] {
       for (size_t i = 0; i < wholes.size(); ++i) {
@@ -381,6 +395,7 @@ class Backend final : public c10d::Backend {
       TORCH_CHECK_VALUE(
           inputs[i].numel() * getSize() == outputs[i].numel(),
           "output tensor size must be equal to world_size times input tensor size");
+      know_repeated(outputs[i], inputs[i], getSize());
     }
     auto wholes = bytes(aliases_of(outputs));
     auto parts = bytes(aliases_of(inputs));

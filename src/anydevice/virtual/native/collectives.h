@@ -149,4 +149,14 @@ class Group {
   std::optional<std::string> shared_gpu_;
 };
 
+// ---- hollow GPUs' known values (collectives_known.cpp), no others' ----
+
+void know_reduced(const Tensors& tensors, const c10d::ReduceOp& op, int ranks);
+void know_part_reduced(
+    const Tensor& output, const Tensor& input, const c10d::ReduceOp& op, int rank, int ranks);
+void know_the_same(const Tensors& outputs, const Tensor& input);
+void know_repeated(const Tensor& output, const Tensor& input, int ranks);
+void know_exchanged(const Tensor& output, const Tensor& input, bool evenly, int rank, int ranks);
+void know_nothing(const Tensors& outputs);
+
 }  // namespace anydevice::collectives

@@ -2,6 +2,7 @@
 // It runs for nearly every op of a program, so it allocates only the aliases themselves.
 #include "alias.h"
 #include "hollow.h"
+#include "known.h"
 #include "signature.h"
 
 #include <mutex>
@@ -122,6 +123,26 @@ void to_device(const Signature& signature, DeviceIndex device, Stack& stack, Ali
   }
 }
 
+// Which values of a hollow GPU are known after the op: see Note [Known values].
+void note_written(const Signature& signature, const IValue* arguments) {
+  const bool fills = signature.op == "aten::fill_" && arguments[1].isScalar();
+  for (const auto& slot : signature.slots) {
+    const auto& value = arguments[slot.index];
+    if (!slot.written) {
+      continue;
+    }
+    if (value.isTensor()) {
+      const auto& tensor = value.toTensor();
+      known::write(tensor, fills ? std::optional(at::scalar_tensor(
+          arguments[1].toScalar(), arguments[1].toScalar().type())) : std::nullopt);
+    } else if (value.isTensorList()) {
+      for (const at::Tensor& tensor : value.toTensorVector()) {
+        known::forget(tensor);
+      }
+    }
+  }
+}
+
 // Composite kernels below us call ops on aliases: no autograd for them, and not the CPU's autocast.
 const auto keys_above = c10::autograd_dispatch_keyset_with_ADInplaceOrView |
     DispatchKeySet(DispatchKey::AutocastCPU);
@@ -173,6 +194,9 @@ class CommonKernel final : public c10::OperatorKernel {
     if (C10_UNLIKELY(c10::impl::tls_is_dispatch_key_included(DispatchKey::Tracer)) &&
         signature.op == "aten::convolution") {
       return convolve_traced(*stack);
+    }
+    if (C10_UNLIKELY(machine.hollow) && signature.writes) {
+      note_written(signature, arguments);
     }
     Aliases aliases;
     const auto device = to_host(signature, devices, arguments, aliases);

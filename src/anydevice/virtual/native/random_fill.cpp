@@ -2,6 +2,7 @@
 // Bernoulli, … The kernels behind PyTorch's own functions (its dispatch stubs), which do all the
 // checking.
 #include "grid_stride.h"
+#include "known.h"
 
 #include <ATen/Dispatch.h>
 #include <ATen/Dispatch_v2.h>
@@ -58,6 +59,7 @@ void fill_places(at::TensorIteratorBase& iter, const MaybeGenerator& generator,
   const auto grid = launch(numel, Values<value_t>::unroll, device);
   const auto start = draw(generator, device, grid.increment);
   if (machine.hollow) {
+    known::forget(iter.tensor(0));
     return;
   }
   if (!iter.can_use_32bit_indexing()) {  // the card, too, has then drawn once more than it uses

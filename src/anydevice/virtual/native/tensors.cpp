@@ -1,5 +1,6 @@
 // Ops that make a tensor, look at it in another way, or move its bytes: these see CUDA tensors.
 #include "alias.h"
+#include "known.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/Resize.h>
@@ -182,8 +183,15 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
   report_transfer(self, source, non_blocking);
   Aliases aliases;
   aliases.of(self).copy_(aliases.of(source), non_blocking);
-  if (machine.hollow && self.is_cpu()) {
-    read_zeros(self);
+  if (machine.hollow) {
+    const auto known = known::values(source);
+    if (self.is_cuda()) {
+      known::write(self, known);
+    } else if (known) {
+      self.copy_(*known);
+    } else {
+      read_zeros(self);
+    }
   }
   return self;
 }
@@ -198,6 +206,9 @@ at::Scalar local_scalar_dense(const Tensor& self) {
           self.get_device(), -1, false, true});
   wait_for("aten::_local_scalar_dense", self.get_device(), Wait::audibly);
   if (machine.hollow) {
+    if (const auto known = known::values(self)) {
+      return at::_local_scalar_dense(*known);
+    }
     return at::isComplexType(self.scalar_type())  ? at::Scalar(c10::complex<double>(0))
         : at::isFloatingType(self.scalar_type()) ? at::Scalar(0.0)
         : self.scalar_type() == at::kBool        ? at::Scalar(false)
