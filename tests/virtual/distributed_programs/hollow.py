@@ -36,6 +36,45 @@ def replicas_hold_weights_gradients_and_buckets():
     assert peak_of_a_step(DistributedDataParallel(network, device_ids=[RANK])) >= 3 * WEIGHTS
 
 
+def trains(backend: str, **options: object) -> None:
+    group = dist.new_group(backend=backend)
+    network = nn.Sequential(*[nn.Linear(64, 64) for _ in range(6)]).to(GPU)
+    replica = DistributedDataParallel(
+        network, device_ids=[RANK], process_group=group, bucket_cap_mb=0.02, **options
+    )
+    optimizer = torch.optim.AdamW(replica.parameters())
+    for _ in range(4):
+        replica(torch.ones(4, 64, device=GPU)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@check
+def replicas_train_for_several_steps():
+    for backend in ("nccl", "gloo"):
+        trains(backend)
+        trains(backend, static_graph=True)
+        trains(backend, find_unused_parameters=True)
+
+
+@check
+def each_rank_says_what_this_one_says():
+    def numbers(*given: int) -> torch.Tensor:
+        return torch.tensor(given, device=GPU)
+
+    summed, gathered = numbers(RANK, 2), numbers(*[9] * RANKS)
+    dist.all_reduce(summed)
+    dist.all_gather_into_tensor(gathered, numbers(RANK))
+    part = numbers(0)
+    dist.reduce_scatter_tensor(part, torch.arange(RANKS).to(GPU))
+    swapped = numbers(*[9] * RANKS)
+    dist.all_to_all_single(swapped, torch.arange(RANKS).to(GPU))
+    equal(summed.tolist(), [RANK * RANKS, 2 * RANKS])
+    equal(gathered.tolist(), [RANK] * RANKS)
+    equal(part.tolist(), [RANK * RANKS])
+    equal(swapped.tolist(), [RANK] * RANKS)
+
+
 @check
 def shards_hold_less():
     before = torch.cuda.memory_allocated()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
 import signal
@@ -107,6 +108,7 @@ def _answer(
     try:
         for descriptor in (1, 2):
             os.dup2(said.fileno(), descriptor)
+        faulthandler.enable(said, all_threads=False)  # shows the program's lines if it crashes
         sys.stdout = sys.stderr = said  # in a notebook these do not write to 1 and 2
         gc.freeze()  # the child need not collect the parent's objects
         connection.send(sandbox.enter(folder, {connection.fileno(), said.fileno(), 0, 1, 2}))
@@ -129,7 +131,10 @@ def _died(status: int) -> CannotPlanError:
     how = signal_name(-code) if code < 0 else f"exit code {code}"
     why = ""
     if -code in FAULTS:
-        why = ": custom code for GPUs may have used memory that a hollow GPU does not have"
+        why = (
+            ": native code may have used memory that a hollow GPU does not have. If it is "
+            "PyTorch's own code, please report it as a bug in anydevice"
+        )
     elif -code == signal.SIGKILL:
         why = ": the system may have stopped it because the host ran out of memory"
     return CannotPlanError(
