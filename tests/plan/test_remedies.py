@@ -135,7 +135,7 @@ def test_a_trial_with_an_optimizer_of_its_own_is_copied_with_it() -> None:
 
     def look() -> None:
         with ad.virtual_gpus(gpu="h100", hollow=True):
-            other = changes.copy_of(mine)
+            other = mine.copied(changes.HERE)
             groups = other.optimizer.param_groups
             assert isinstance(other.optimizer, torch.optim.SGD)
             assert other.optimizer.defaults == optimizer.defaults

@@ -24,8 +24,7 @@ def trained(network, memory, parts=1, **options):
     with virtual_gpus(memory=memory):
         trial = Trial(network, "sgd", "cross_entropy", metrics=["loss", "accuracy"]).to("cuda:0")
         trial.with_options(**options).with_generators(DATA, batch_size=100, shuffle=False)
-        if parts > 1:
-            trial.job.gradients.__self__.parts = parts
+        trial.job.parts = parts
         history = trial.run(3, verbose=False)
         return history, {name: t.cpu() for name, t in network.state_dict().items()}
 

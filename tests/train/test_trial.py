@@ -86,7 +86,7 @@ def test_gradients_are_accumulated_as_those_of_one_batch(network, data, device):
     trial = Trial(network, sgd, "cross_entropy").to(device).with_options(accumulate=4)
     trial.with_generators(data, batch_size=20, shuffle=False).run(1, verbose=False)
     # 130 samples: steps of 80 and 50, the last batch of the second has 10
-    assert trial._job.step == 2
+    assert trial.job.step == 2
     for found, wanted in zip(weights(network), weights(expected), strict=True):
         torch.testing.assert_close(found, wanted)
 

@@ -1,6 +1,22 @@
 """A step that does not fit into memory is taken again in smaller parts.
 
-The gradient is that of the mean loss over the whole batch; batch norm sees the parts.
+Note [A step that runs out of memory]
+-------------------------------------
+The gradient has to be that of the mean loss over the whole batch, as if the batch had fitted. So
+before each step `Fitting` copies what a forward pass changes: the network's buffers (the running
+statistics of batch norm) and the device's random state (dropout). When the step raises
+`torch.OutOfMemoryError`,
+
+1. the traceback goes first, since its frames hold the activations: `attempt` returns None, and
+   the next attempt is made outside the `except` block;
+2. gradients are cleared, buffers and random state are put back;
+3. `job.parts` is doubled, the batch is cut along dimension 0, and the parts go through
+   `loop.gradients` like batches that are accumulated: each loss is weighted by its samples.
+
+`job.parts` is kept, also by checkpoints: each later batch is split in the same way. Batch norm
+computes its statistics from the parts; nothing can be done about that, and the log says so. With
+DDP all ranks take the step again together (`ddp.FittingTogether`): those that had succeeded as
+well, since the gradients are averaged.
 """
 
 from typing import Any
@@ -8,19 +24,18 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from anydevice.notices import log
-from anydevice.train.forward import Result, sample_count
+from anydevice.train.data.rows import parts_of, sample_count
+from anydevice.train.forward import Result
 from anydevice.train.loop import Job, gradients
 
 
 class Fitting:
-    """Takes each batch in as many parts as fit, and remembers how many that were."""
+    """Takes each batch in as many parts as fit."""
 
-    def __init__(self, device: torch.device, parts: int = 1) -> None:
+    def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.parts = parts
         self._kept: list[Tensor] = []
 
     def gradients(self, job: Job, group: list[Any]) -> list[Result]:
@@ -39,35 +54,37 @@ class Fitting:
     def attempt(self, job: Job, group: list[Any]) -> list[Result] | None:
         """The outcome, or None when there was too little memory; nothing is held on to then."""
         try:
-            return gradients(job, self._in_parts(group))
+            return gradients(job, self.in_parts(job, group))
         except torch.OutOfMemoryError:
-            if self.parts >= max(map(sample_count, group)):
+            if job.parts >= max(map(sample_count, group)):
                 raise
         return None
 
+    def in_parts(self, job: Job, group: list[Any]) -> list[Any]:
+        """The group's batches, each in as many parts as the job says."""
+        if job.parts == 1:
+            return group
+        return [part for batch in group for part in parts_of(batch, job.parts)]
+
+    def say(self, what: str) -> None:
+        """Logs that a batch did not fit."""
+        log.warning(f"anydevice: {self.device} {what}")
+
     def _keep(self, buffers: list[Tensor]) -> None:
-        """What a forward pass changes in the network: the running figures of batch norm."""
+        """What a forward pass changes in the network: the running statistics of batch norm."""
         if len(self._kept) != len(buffers):
             self._kept = [torch.empty_like(buffer) for buffer in buffers]
         _copy(self._kept, buffers)
 
     def _split_further(self, job: Job, group: list[Any]) -> None:
         torch.accelerator.empty_cache()
-        self.parts *= 2
+        job.parts *= 2
         normalises = any(isinstance(module, _BatchNorm) for module in job.network.modules())
-        but = ", whose statistics batch norm takes" if normalises else ""
-        self._say(
+        but = ", from which batch norm computes its statistics" if normalises else ""
+        self.say(
             f"is out of memory for a batch of {sample_count(group[0])}; from here on each batch is "
-            f"taken in {self.parts} parts{but}."
+            f"split into {job.parts} parts{but}."
         )
-
-    def _say(self, what: str) -> None:
-        log.warning(f"anydevice: {self.device} {what}")
-
-    def _in_parts(self, group: list[Any]) -> list[Any]:
-        if self.parts == 1:
-            return group
-        return [part for batch in group for part in _parts(batch, self.parts)]
 
     def _module(self) -> Any:
         return torch.get_device_module(self.device)
@@ -76,18 +93,3 @@ class Fitting:
 def _copy(to: list[Tensor], source: list[Tensor]) -> None:
     if to:
         torch._foreach_copy_(to, source)
-
-
-def _parts(batch: Any, parts: int) -> list[Any]:
-    """The batch cut along dimension 0 of its tensors; what is no tensor goes with each part."""
-    size = sample_count(batch)
-    leaves, shape = tree_flatten(batch)
-    cuts = [
-        leaf.chunk(parts) if isinstance(leaf, Tensor) and leaf.dim() and len(leaf) == size else leaf
-        for leaf in leaves
-    ]
-    number = next(len(cut) for cut in cuts if isinstance(cut, tuple))
-    return [
-        tree_unflatten([cut[place] if isinstance(cut, tuple) else cut for cut in cuts], shape)
-        for place in range(number)
-    ]

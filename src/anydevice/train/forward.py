@@ -3,10 +3,12 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map, tree_map_only
 
 from anydevice.errors import UsageError
+from anydevice.train.data.rows import sample_count
 from anydevice.train.recipes import Loss
 
 TARGETS = ("labels", "label", "targets", "target", "y")
@@ -28,20 +30,6 @@ Step = Callable[[nn.Module, Any], Any]
 def forward_of(loss: Loss | None, step: Step | None = None) -> Forward:
     """The function for a batch: the user's own `step`, or network and loss."""
     return _by_step(step) if step else _by_loss(loss)
-
-
-def sample_count(batch: Any) -> int:
-    """How many samples a batch holds: the length of its first tensor."""
-    held = batch[0] if isinstance(batch, (tuple, list)) and batch else batch
-    if not isinstance(held, Tensor):
-        held = next((leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)), None)
-    if held is None or held.dim() == 0:
-        raise UsageError(
-            "expected a batch with samples along dimension 0 of its tensors, got "
-            f"{type(batch).__name__}: give (inputs, target), a dictionary of tensors, or step=."
-        )
-    samples: int = held.size(0)  # a third of len()'s time
-    return samples
 
 
 def _by_loss(loss: Loss | None) -> Forward:
@@ -87,11 +75,6 @@ def _by_step(step: Step) -> Forward:
     return forward
 
 
-def without_target(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """A batch that is a dictionary, as the network takes it."""
-    return {name: part for name, part in batch.items() if name not in TARGETS}
-
-
 def _own_loss(output: Any) -> Any:
     """Networks that know their loss return it: as `.loss`, or under that name."""
     found = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
@@ -111,3 +94,31 @@ def _scalar(loss: Any) -> Tensor:
         f"expected the loss to be one number for the batch (a tensor without dimensions), got {got}"
         ": average it, for example with reduction='mean'."
     )
+
+
+# ---- without a loss ----
+
+
+def answer(network: nn.Module, batch: Any) -> Any:
+    """The output for a batch's inputs; a target that comes with them is left out."""
+    if isinstance(batch, Mapping):
+        return network(**without_target(batch))
+    if isinstance(batch, (tuple, list)):
+        return network(*(batch if len(batch) == 1 else batch[:-1]))
+    return network(batch)
+
+
+def without_target(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """A batch that is a dictionary, as the network takes it."""
+    return {name: part for name, part in batch.items() if name not in TARGETS}
+
+
+def joined(outputs: list[Any]) -> Any:
+    """The outputs of all batches as that of one; None without any."""
+    return tree_map(_joined, *outputs) if outputs else None
+
+
+def _joined(*parts: Any) -> Any:
+    if not isinstance(parts[0], Tensor):
+        return parts[0] if len(set(map(repr, parts))) == 1 else list(parts)
+    return torch.cat(parts) if parts[0].dim() else torch.stack(parts)

@@ -10,13 +10,15 @@ from itertools import islice
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from anydevice.train.forward import Forward, Result, sample_count
+from anydevice.train.data.rows import sample_count
+from anydevice.train.forward import Forward, Result
 from anydevice.train.metrics import Metrics
 
 Hook = Callable[[], None]
+Gradients = Callable[["Job", list[Any]], list[Result]]
 
 
 @dataclass
@@ -27,7 +29,7 @@ class Job:
     forward: Forward
     metrics: Metrics
     autocast: AbstractContextManager[object]
-    gradients: Callable[["Job", list[Any]], list[Result]]  # the function below, or one around it
+    gradients: Gradients  # the function below, or one around it
     optimizer: Optimizer | None = None  # none is needed to measure
     scaler: torch.amp.GradScaler | None = None
     accumulate: int = 1
@@ -39,6 +41,7 @@ class Job:
     batch: Any = None  # the last one, and what came of the step it was in
     results: list[Result] = field(default_factory=list)
     batches: int = 0  # of the epoch that is under way
+    parts: int = 1  # that each batch is taken in, since it did not fit
 
 
 def train_epoch(job: Job, batches: Iterable[Any]) -> None:
@@ -76,10 +79,16 @@ def gradients(job: Job, group: list[Any]) -> list[Result]:
     for batch in group:
         with job.autocast:
             result = job.forward(job.network, batch)
-        share = result.loss * (result.size / samples) if samples else result.loss
-        (job.scaler.scale(share) if job.scaler else share).backward()  # type: ignore[no-untyped-call]
+        backward(job, result.loss, result.size / samples if samples else 1)
         results.append(result)
     return results
+
+
+def backward(job: Job, loss: Tensor, weight: float) -> None:
+    """Adds the gradient of a part's loss, weighted by its share in the whole."""
+    if weight != 1:
+        loss = loss * weight
+    (job.scaler.scale(loss) if job.scaler else loss).backward()  # type: ignore[no-untyped-call]
 
 
 def update(job: Job, optimizer: Optimizer) -> None:

@@ -1,67 +1,299 @@
 """One training run: a network, an optimizer, a loss, and data, on any device."""
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from pathlib import Path
-from time import perf_counter
 from typing import Any, Self
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from anydevice.devices.choose import DeviceLike, pick
+from anydevice.devices.choose import DeviceLike, exact, pick
 from anydevice.devices.move import move
 from anydevice.errors import UsageError
-from anydevice.train.callbacks import Progress
-from anydevice.train.callbacks.callback import everywhere, listeners, reactions
-from anydevice.train.checkpoint.checkpoints import (
-    Checkpoints,
-    malformed,
-    read,
-    take_up,
-    whole_network,
-)
-from anydevice.train.checkpoint.resume import NAMED, of_all_ranks, of_this_rank
-from anydevice.train.data.random_state import random_state
+from anydevice.train import copies, state
+from anydevice.train.checkpoint.checkpoints import Checkpoints, malformed, read
+from anydevice.train.checkpoint.resume import NAMED, Keeper, of_all_ranks, of_this_rank
+from anydevice.train.data.sets import Sets
+from anydevice.train.distributed.failing import Watch
+from anydevice.train.distributed.strategy import Strategy
+from anydevice.train.epochs import epoch_of, measured, reactions_of
 from anydevice.train.export import export
+from anydevice.train.forward import Step, answer, joined
 from anydevice.train.history import History
-from anydevice.train.inference import answer, joined
-from anydevice.train.loop import Hook, Job, as_it_was, evaluate, train_epoch
-from anydevice.train.prepared import Prepared
+from anydevice.train.job import (
+    Recipe,
+    first_batch,
+    gradients_of,
+    initialise_lazy,
+    job_of,
+    share_out,
+)
+from anydevice.train.lightning import recipe_of
+from anydevice.train.loop import Job, as_it_was
+from anydevice.train.metrics import Metrics
+from anydevice.train.options import AT_ANY_TIME, Options, determinism
+from anydevice.train.precision import precision_of
+from anydevice.train.ranks import Ranks, own_device, together
+from anydevice.train.recipes import Loss, OptimizerLike, loss_of, optimizer_of
 
-# What a thread's trials do in the place of their loop; set by a sweep that trains several as one.
+SETS = ("train", "val", "test")
+
+# What a thread's trials do instead of their loop; set by a sweep that trains several as one.
 instead: ContextVar[Callable[["Trial", int], History] | None] = ContextVar("instead", default=None)
 
 
-class Trial(Prepared):
+class Trial:
     """A training run.
 
-    >>> trial = Trial(network, "adam", "cross_entropy", metrics=["loss", "accuracy"]).to("auto")
-    >>> history = trial.with_generators(train, val).run(epochs=10)
+    Args:
+        network: Any `nn.Module`. Lazy modules take their sizes from the first batch.
+        optimizer: A name in `torch.optim` such as `"adam"`, a function of the parameters, or an
+            optimizer. None for a trial that only evaluates and predicts.
+        loss: A name in `torch.nn.functional` with or without `_loss`, such as `"cross_entropy"`;
+            a function or module of outputs and targets that returns one number; or None for a
+            network that returns its own loss.
+        metrics: What to measure each epoch: `"loss"`, `"accuracy"`, `"top5"`, `"mse"`, `"mae"`, a
+            function of outputs and targets, a torchmetrics `Metric`, or a pair of a name and one
+            of these.
+        callbacks: Objects with methods such as `on_end_epoch(trial)`; see `Callback`.
+        step: Your own function of network and batch, for batches of any shape. It returns the
+            loss, `(loss, output)`, or a dictionary with `"loss"` and `"output"`.
+        criterion: Another name for `loss`.
+
+    Attributes:
+        network: The network.
+        history: One record for each epoch; see `History`.
+        stopped: Whether the run ends after this epoch.
+        ranks: With several processes, this one's `rank`, their number `world`, and more.
+
+    Raises:
+        UsageError: If a name is not known, or two metrics have the same name.
+
+    Example:
+        >>> trial = ad.Trial(network, "adam", "cross_entropy", metrics=["loss", "accuracy"])
+        >>> trial = trial.to("auto").with_generators((x, y))
+        >>> history = trial.run(epochs=2, verbose=False)
+        >>> len(history)
+        2
     """
 
+    def __init__(
+        self,
+        network: nn.Module,
+        optimizer: OptimizerLike | None = "adam",
+        loss: str | Loss | None = None,
+        metrics: Sequence[Any] = ("loss",),
+        callbacks: Sequence[Any] = (),
+        *,
+        step: Step | None = None,
+        criterion: str | Loss | None = None,
+    ) -> None:
+        if loss is not None and criterion is not None:
+            raise UsageError("expected one loss, got loss= and criterion=: leave one out.")
+        loss = criterion if loss is None else loss
+        self.recipe = Recipe(optimizer, loss, metrics, step)
+        self.network = network
+        self.loss = loss_of(loss)
+        self.metrics = Metrics(metrics)
+        self.callbacks = list(callbacks)
+        self.history = History()
+        self.options = Options()
+        self.precision = precision_of("fp32", _home(network))
+        self.sets = Sets(_home(network))
+        self.stopped = False
+        self.keeper: Keeper | None = None  # of checkpoints
+        self.ranks: Ranks | None = None  # those that train together, once they have met
+        self._strategy: Strategy | None = None  # how they do
+        self._optimizer = optimizer  # what builds it, then itself
+        self._job: Job | None = None
+
+    # ---- what it is given ----
+
+    @classmethod
+    def of(cls, module: nn.Module, **options: Any) -> Self:
+        """A trial of a module that brings its own `training_step` and `configure_optimizers`.
+
+        Modules of Lightning's shape, or d2l's, are trained as they are.
+
+        Args:
+            module: The module. What it logs is averaged over the epoch.
+            options: Arguments of `Trial`, which take precedence over the module's own.
+
+        Raises:
+            UsageError: If the module has no such methods, or several optimizers.
+
+        Example:
+            >>> history = ad.Trial.of(module).with_generators((x, y)).run(1, verbose=False)
+        """
+        recipe = recipe_of(module)
+        callbacks = [*recipe.pop("callbacks"), *options.pop("callbacks", ())]
+        return cls(module, callbacks=callbacks, **{**recipe, **options})
+
+    def to(self, device: DeviceLike = "auto", precision: str | None = None) -> Self:
+        """Trains there, in this precision.
+
+        Args:
+            device: As in `ad.pick`: `"auto"`, `"cuda:1"`, `"cpu"`, an index, a `torch.device`.
+            precision: `"fp32"`, `"tf32"`, `"bf16"`, `"fp16"` (with a GradScaler; the record counts
+                the steps that it skipped) or `"auto"`, the fastest that trains safely there.
+
+        Raises:
+            DeviceNotFound: If the device is not here.
+            UsageError: If the network is sharded already.
+
+        Example:
+            >>> trial = ad.Trial(network, "adam", "cross_entropy").to("cpu", precision="bf16")
+        """
+        place = own_device(exact(pick(device)))
+        if self.is_sharded:
+            raise UsageError("expected .to() before the network is sharded, got it after.")
+        self.precision = precision_of(precision or self.precision.name, place)
+        self.network = move(self.network, place)
+        for part in (self.loss, self._optimizer):
+            if isinstance(part, (nn.Module, Optimizer)):
+                move(part, place)
+        if self._job:
+            self._job.autocast, self._job.scaler = self.precision.autocast, self.precision.scaler()
+            if self._strategy:  # it is made again for the other device
+                self._job.network, self._strategy = self._strategy.network, None
+            self._job.gradients = gradients_of(self.options, place)
+        self.sets.to(place)
+        return self
+
+    def with_options(self, **options: Any) -> Self:
+        """Sets how to train.
+
+        Args:
+            accumulate (int): How many batches make a step; its gradient is that of the mean over
+                their samples.
+            clip_norm (float | None): The largest norm of the gradients of a step.
+            compile (bool): Whether to train through `torch.compile`.
+            channels_last (bool): Whether images are kept with their channels last in memory.
+            deterministic (bool): Whether to use algorithms that give the same bits each time.
+            seed (int | None): The seed of weights made later, dropout and the order of samples.
+            on_oom (str): `"split"` splits a batch that does not fit into a GPU's memory, `"raise"`
+                raises the error.
+            strategy (str): How the processes that torchrun starts train together: `"ddp"`,
+                `"fsdp"`, or `"alone"`, each for itself.
+
+        Raises:
+            UsageError: If an option or its value is not known, or comes too late: after the first
+                step, only accumulate, clip_norm, deterministic and on_oom can change.
+
+        Example:
+            >>> trial = trial.with_options(accumulate=4, clip_norm=1.0)
+        """
+        known = Options.__dataclass_fields__
+        if strangers := options.keys() - known:
+            raise UsageError(
+                f"expected options among {', '.join(known)}, got {', '.join(sorted(strangers))}."
+            )
+        job = self._job if self._job and self._job.step else None
+        if job and (early := options.keys() - AT_ANY_TIME):
+            raise UsageError(
+                f"expected {', '.join(sorted(early))} before the first step, got it after "
+                f"{job.step}: make another trial with it."
+            )
+        self.options = replace(self.options, **options)
+        if job:
+            job.accumulate, job.clip_norm = self.options.accumulate, self.options.clip_norm
+            job.gradients = gradients_of(self.options, self.device, self._strategy)
+        else:
+            self._job = None
+        return self
+
+    def with_generators(
+        self,
+        train_generator: Any = None,
+        val_generator: Any = None,
+        test_generator: Any = None,
+        *,
+        batch_size: int = 100,
+        shuffle: bool = True,
+    ) -> Self:
+        """Sets the data: tensors, arrays, a Dataset, a DataLoader or any iterable of batches.
+
+        Args:
+            train_generator: The data to train on.
+            val_generator: The data to measure on after each epoch.
+            test_generator: The data that `evaluate()` measures on where there is none of these.
+            batch_size: The size of a batch, for data that comes without batches.
+            shuffle: Whether each epoch draws a new order of the training samples, for such data.
+
+        Example:
+            >>> trial = trial.with_generators((x, y), batch_size=50)
+        """
+        given = (train_generator, val_generator, test_generator)
+        for name, data in zip(SETS, given, strict=True):
+            if data is not None:
+                self.sets.give(name, data, batch_size, shuffle and name == "train")
+        return self
+
+    def checkpoint(self, folder: str | Path, *, every: int | None = None, keep: int = 2) -> Self:
+        """Writes checkpoints into a folder, and resumes from the newest one there.
+
+        A run that was interrupted, in any way, ends with the same bits as one that was not. On
+        SIGTERM it finishes the step, writes a checkpoint and exits with code 143.
+
+        Args:
+            folder: Where to write. Each checkpoint is a folder of safetensors and JSON.
+            every: After how many steps to write one; without it, at the end of each epoch alone.
+            keep: How many of the newest to keep.
+
+        Raises:
+            UsageError: If `every` or `keep` is below 1.
+
+        Example:
+            >>> trial = trial.checkpoint(folder, every=100)
+        """
+        self.keeper = Keeper(Checkpoints(Path(folder), every, keep))
+        return self
+
+    # ---- what it does ----
+
     def run(self, epochs: int, verbose: bool = True) -> History:
-        """Trains until the history has so many epochs; a second call goes on from there."""
+        """Trains until the history has this many epochs; a second call continues from there.
+
+        Args:
+            epochs: The number of epochs, with those already done.
+            verbose: Whether to show a progress bar and a line for each epoch.
+
+        Returns:
+            The history, with a record for each epoch.
+
+        Raises:
+            UsageError: If there is no training data, or no batch comes.
+            RankError: If another rank failed.
+
+        Example:
+            >>> history = trial.run(epochs=3, verbose=False)
+            >>> history[-1]["epoch"]
+            3
+        """
         if in_its_place := instead.get():
             return in_its_place(self, epochs)
         job = self.job
         with ExitStack() as stack:
             watch = stack.enter_context(self._together())
-            stack.enter_context(self._settings())
-            self._with_optimizer(job)
-            react = self._reactions(job, verbose)
-            self.stopped, job.batches = False, 0  # an epoch that was broken off is begun anew
-            if self._keeper:
-                stack.enter_context(self._keeper.listening(watch))
-                self._keeper.go_on(self)
+            stack.enter_context(self.settings())
+            job.optimizer = self.optimizer
+            react = reactions_of(self, verbose)
+            self.stopped, job.batches = False, 0  # an epoch that was broken off starts anew
+            if self.keeper:
+                stack.enter_context(self.keeper.listening(watch))
+                self.keeper.go_on(self)
             react["on_start"]()
             try:
                 while self.epoch < epochs and not self.stopped:
                     react["on_start_epoch"]()
-                    self.history.append(self._epoch(job))
+                    self.history.append(epoch_of(self))
                     react["on_end_epoch"]()
-                    self.stopped = self._any(self.stopped)
+                    self.stopped = self.ranks.any(self.stopped) if self.ranks else self.stopped
             except Exception as error:
                 if watch:
                     watch.failed(error)
@@ -70,22 +302,53 @@ class Trial(Prepared):
                 react["on_end"]()
         return self.history
 
+    def stop(self) -> None:
+        """Ends the run after this epoch, on all ranks."""
+        self.stopped = True
+
     def evaluate(self, data: Any = None, *, batch_size: int = 1000) -> dict[str, float]:
-        """The metrics over `data`, or over the validation (else test) data of the trial."""
-        with self._together(), self._settings():
+        """Measures the metrics.
+
+        Args:
+            data: The data; without it, the validation data of the trial, or else its test data.
+            batch_size: The size of a batch, for data that comes without batches.
+
+        Returns:
+            The figures by the names of the metrics.
+
+        Example:
+            >>> trial.evaluate((x, y))
+            {'loss': ...}
+        """
+        with self._together(), self.settings():
             if data is not None:
-                batches = self.sets.shared(data, batch_size)
-            else:
-                batches = self.sets.named("val" if "val" in self.sets.given else "test")
-            return self._measured(self.job, batches)
+                return measured(self, self.sets.shared(data, batch_size))
+            return measured(self, self.sets.named("val" if "val" in self.sets.given else "test"))
 
     def predict(self, data: Any, *, batch_size: int = 1000) -> Any:
-        """The network's outputs for all of `data`, on the CPU."""
+        """Runs the network on all of `data`.
+
+        Args:
+            data: Inputs as the trial's own data, with or without targets.
+            batch_size: The size of a batch, for data that comes without batches.
+
+        Returns:
+            The outputs of all batches joined, on the CPU.
+
+        Example:
+            >>> trial.predict(x[:5]).argmax(1).shape
+            torch.Size([5])
+        """
         return joined(list(self.predictions(data, batch_size=batch_size)))
 
     def predictions(self, data: Any, *, batch_size: int = 1000) -> Iterator[Any]:
-        """The outputs batch by batch, for data that does not end or whose outputs do not fit."""
-        self._initialise_lazy()
+        """As `predict`, batch by batch: for data without an end, or outputs too large to keep.
+
+        Example:
+            >>> [len(output) for output in trial.predictions(x[:5], batch_size=2)]
+            [2, 2, 1]
+        """
+        initialise_lazy(self)
         for batch in self.sets.over(data, batch_size):
             still = torch.no_grad() if self.is_sharded else torch.inference_mode()
             with as_it_was(self.network), still, self.precision.autocast:
@@ -95,161 +358,199 @@ class Trial(Prepared):
     def export(self, path: str | Path, example: Any = None, device: DeviceLike = "cpu") -> Path:
         """Writes the network for use without anydevice: `torch.export.load(path).module()(x)`.
 
-        `example` is a batch of inputs; without one, the first training batch is.
+        Args:
+            path: The file, which is replaced if it exists.
+            example: A batch of inputs; without it, the first training batch.
+            device: Where the exported network runs.
+
+        Returns:
+            The path.
+
+        Raises:
+            UsageError: If the network is sharded, or the example has no samples along dimension 0.
+
+        Example:
+            >>> path = trial.export(folder / "network.pt2", x[:1])
         """
         if self.is_sharded:
             raise UsageError(
-                'expected a whole network to export, got one in shares, by strategy="fsdp": save '
-                "it, and load and export it in one process."
+                'expected a whole network to export, got one sharded by strategy="fsdp": save it, '
+                "then load and export it in one process."
             )
         if example is None:
-            batch = self._first_batch()
+            batch = first_batch(self)
             example = tuple(batch[:-1]) if isinstance(batch, (tuple, list)) else batch
         return export(self.network, example, Path(path), pick(device))
 
     def save(self, folder: str | Path) -> Path | None:
-        """Keeps the trial in a folder, from which `Trial.load` makes it again."""
+        """Saves the trial: weights, optimizer, history and random state.
+
+        Args:
+            folder: Where to write; a trial saved there before is replaced.
+
+        Returns:
+            The folder of this state inside `folder`.
+
+        Example:
+            >>> path = trial.save(folder / "trial")
+            >>> trial = ad.Trial.load(folder / "trial", network)
+        """
         with self._together():
-            state = of_all_ranks(self.state(), {}, self.ranks)
-            path = self.write_to(Checkpoints(Path(folder), keep=1), state)
+            now = of_all_ranks(self.state(), {}, self.ranks)
+            path = state.write(self, Checkpoints(Path(folder), keep=1), now)
             return self.ranks.told(path) if self.ranks else path
 
     @classmethod
     def load(cls, folder: str | Path, network: nn.Module, *arguments: Any, **options: Any) -> Self:
-        """The trial kept there, around this network, with what `Trial(network, …)` takes.
+        """A trial that `save` wrote.
 
-        Names of optimizer, loss and metrics are kept; what had no name is given again.
+        Args:
+            folder: Where it was saved.
+            network: A network of the same shape, which gets the weights.
+            arguments: What `Trial` takes after the network. Names of optimizer, loss and metrics
+                were saved; give again what was not a name.
+            options: The same, by name.
+
+        Raises:
+            UsageError: If there is no such trial, or it is of another network.
+            CheckpointError: If a file is damaged.
         """
         path = Checkpoints(Path(folder)).intact()
         if path is None:
-            raise UsageError(f"expected a trial saved in {folder}, got nothing of the kind there.")
+            raise UsageError(f"expected a trial saved in {folder}, got none.")
         with malformed(path):
-            state = of_this_rank(read(path, network))
-        names = dict(zip(NAMED, arguments, strict=False)) | options
-        trial = cls(network, **{**state["names"], **names})
+            saved = of_this_rank(read(path, network))
+        given = dict(zip(NAMED, arguments, strict=False)) | options
+        trial = cls(network, **{**saved["names"], **given})
         with malformed(path):
-            trial.set_state(state)
+            trial.set_state(saved)
         return trial
 
-    def state(self) -> dict[str, Any]:
-        """Everything that goes on from here depends on, but for the network."""
+    def copied(self, device: DeviceLike | None = None, precision: str | None = None) -> "Trial":
+        """The trial once more, not yet trained further: a copy of its network, on a device.
+
+        It has the same data, options, metrics and loss, an optimizer of the same kind without its
+        state, and neither callbacks nor a history.
+
+        Args:
+            device: Where the copy trains; without it, where this trial does.
+            precision: As in `to`; without it, that of this trial.
+
+        Raises:
+            UsageError: If the network is sharded.
+
+        Example:
+            >>> half = trial.copied(precision="bf16")
+        """
+        if self.is_sharded:
+            raise UsageError("expected a whole network to copy, got one that is sharded.")
+        place = self.device if device is None else exact(pick(device))
+        network, known = copies.copied(self.network, place)
+        if self.recipe.has_own_steps:
+            other = Trial.of(network)
+        else:
+            loss: Any = self.loss
+            if isinstance(loss, nn.Module):
+                loss, known = copies.copied(loss, place, known)
+            optimizer = copies.optimizer_over(known, self._optimizer)
+            other = Trial(network, optimizer, loss, step=self.recipe.step)
+            other.metrics = copy.deepcopy(self.metrics)
+        other.options, other.sets.given = self.options, dict(self.sets.given)
+        other.sets.to(place)
+        other.precision = precision_of(precision or self.precision.name, place)
+        return other
+
+    # ---- what it has ----
+
+    @property
+    def epoch(self) -> int:
+        """How many epochs are done."""
+        return len(self.history)
+
+    @property
+    def device(self) -> torch.device:
+        """Where it trains."""
+        return self.precision.device
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether this process has a shard of the network instead of the whole."""
+        return self._strategy is not None and self._strategy.is_sharded
+
+    @property
+    def train_data(self) -> Any:
+        """The training data as it was given."""
+        given = self.sets.given.get("train")
+        return given.data if given else None
+
+    @property
+    def job(self) -> Job:
+        """What the loop works on, made when it is first needed."""
+        if self._job is None:
+            self._job = job_of(self)
+        return self._job
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The optimizer, built when it is first needed; another can be set before the first step.
+
+        >>> trial.optimizer.param_groups[0]["lr"]
+        0.001
+        """
         job = self.job
-        whole = not self.is_sharded
-        return {
-            "names": self._names,
-            "random": random_state(self.device, self.train_data),
-            "history": list(self.history),
-            "step": job.step,
-            "batches": job.batches,
-            "stopped": self.stopped,
-            "parts": self._fitting.parts,
-            "seed": self.sets.seed,
-            "optimizer": job.optimizer.state_dict() if whole and job.optimizer else None,
-            "groups": None if whole else self._shards().groups(),
-            "loss": self.loss.state_dict() if whole and isinstance(self.loss, nn.Module) else None,
-            "scaler": job.scaler.state_dict() if job.scaler else None,
-            "skipped": int(job.skipped),
-            "metrics": self.metrics.state() if job.batches else None,
-            "callbacks": [c.state_dict() for c in self._with_state()],
-        }
+        if job.optimizer is None:
+            job.optimizer = optimizer_of(self._optimizer, self.network, self.loss)
+            self._optimizer = job.optimizer
+        return job.optimizer
 
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Takes up what `state()` gave."""
-        job = self.job
-        self.history, self.stopped = History(state["history"]), state["stopped"]
-        self._fitting.parts = state["parts"]
-        job.step, job.batches, self.sets.seed = state["step"], state["batches"], state["seed"]
-        if state["optimizer"] and self._wanted_optimizer is not None:
-            take_up(self._with_optimizer(job), state["optimizer"])
-        if "shards" in state:
-            if self._wanted_optimizer is not None:
-                self._with_optimizer(job)
-            self._shards().read(state["shards"], state["groups"])
-        if state["loss"] and isinstance(self.loss, nn.Module):
-            self.loss.load_state_dict(state["loss"])
-        if state["scaler"] and job.scaler:
-            job.scaler.load_state_dict(state["scaler"])
-        job.skipped = state["skipped"]
-        if state["metrics"] is not None:
-            self.metrics.reset(self.device)
-            self.metrics.set_state(state["metrics"], self.device)
-        for callback, kept in zip(self._with_state(), state["callbacks"], strict=False):
-            callback.load_state_dict(kept)
-
-    def write_to(self, checkpoints: Checkpoints, state: dict[str, Any]) -> Path | None:
-        """Adds a checkpoint: the first rank writes it, and where there are shards each its own."""
-        ranks = self.ranks
-        if ranks is None or (ranks.first and not self.is_sharded):
-            return checkpoints.add(state, whole_network(self.network))
-        if not self.is_sharded:
-            return None
-        ranks.same_buffers(self.network)
-        shards = self._shards()
-        if ranks.first:
-            return checkpoints.add(state, lambda folder: shards.write(ranks.told(folder)))
-        shards.write(ranks.told())
-        return None
-
-    def stop(self) -> None:
-        """Ends the run after this epoch."""
-        self.stopped = True
-
-    def _reactions(self, job: Job, verbose: bool) -> dict[str, Hook]:
-        """What happens at each moment; what shows and writes does so on the first rank alone."""
-        keeper = [self._keeper] if self._keeper else []
-        callbacks = [*self.callbacks, *everywhere, *([Progress()] if verbose else []), *keeper]
-        if self.ranks and not self.ranks.first:
-            callbacks = [c for c in callbacks if getattr(c, "on_every_rank", True)]
-        react = reactions(callbacks, self)
-        job.after_step = [react["on_step"]] if listeners(callbacks, "on_step") else []
-        if self.ranks:
-            job.after_step.insert(0, self._uncover)
-        return react
-
-    def _uncover(self) -> None:
-        """Callbacks see the batch itself, not that it is a part."""
-        job = self.job
-        job.batch = job.batch.batch
-
-    def _any(self, mine: bool) -> bool:
-        return self.ranks.any(mine) if self.ranks else mine
-
-    def _figures(self) -> dict[str, float]:
-        if self.ranks:
-            return self.metrics.read_over(self.ranks, self.device)
-        return self.metrics.read()
-
-    def _epoch(self, job: Job) -> dict[str, Any]:
-        begin, self.sets.epoch = perf_counter(), self.epoch
-        if not job.batches:
-            self.metrics.reset(self.device)
-        batches = self.sets.named("train")
-        train_epoch(job, self._keeper.rest(batches, self) if self._keeper else batches)
-        if not job.batches:
+    @optimizer.setter
+    def optimizer(self, optimizer: Optimizer) -> None:
+        if self.job.step:
             raise UsageError(
-                f"expected batches to train on in epoch {self.epoch + 1}, got none: is the data "
-                "empty, or a generator that is spent after one pass?"
+                f"expected another optimizer before the first step, got it after {self.job.step}: "
+                "make another trial with it."
             )
-        job.batches = 0  # the epoch's training is over: its metrics need not be kept
-        record = {"epoch": self.epoch + 1, **self._figures()}
-        if job.scaler:
-            record["skipped"], job.skipped = int(job.skipped), 0
-        if "val" in self.sets.given:
-            figures = self._measured(job, self.sets.named("val"))
-            record |= {f"val_{name}": figure for name, figure in figures.items()}
-        record["seconds"] = perf_counter() - begin
-        return self.ranks.told(record) if self.ranks else record
+        self.job.optimizer = self._optimizer = optimizer
 
-    def _measured(self, job: Job, batches: Iterable[Any]) -> dict[str, float]:
-        training = self.metrics.state() if job.batches else None  # asked in the middle of an epoch
-        self.metrics.reset(self.device)
-        if self.ranks:
-            self.ranks.same_buffers(self.network)
-        with as_it_was(self.network):
-            measured = evaluate(job, batches)
-        if not measured:
-            raise UsageError("expected batches to measure with, got none: is the data empty?")
-        figures = self._figures()
-        if training:
-            self.metrics.set_state(training, self.device)
-        return figures
+    def state(self) -> dict[str, Any]:
+        """Everything that the training depends on from here, except for the network."""
+        return state.state_of(self)
+
+    def set_state(self, saved: dict[str, Any]) -> None:
+        """Continues from what `state()` returned."""
+        state.restore(self, saved)
+
+    def whole_state(self) -> dict[str, Tensor]:
+        """The network's state_dict on the CPU; all ranks gather a sharded one together."""
+        return state.gathered(self.network)
+
+    def set_whole_state(self, weights: dict[str, Tensor]) -> None:
+        """Loads what `whole_state()` returned."""
+        if self.is_sharded:
+            state.spread(self.network, weights)
+        else:
+            self.network.load_state_dict(weights)
+
+    @contextmanager
+    def settings(self) -> Iterator[None]:
+        """Inside the block PyTorch computes as the trial asks: TF32, deterministic algorithms."""
+        with self.precision.matmuls(), determinism(self.options.deterministic):
+            yield
+
+    @contextmanager
+    def _together(self) -> Iterator[Watch | None]:
+        """Inside the block the ranks work on this trial together, if there are several."""
+        if self.options.strategy == "alone" or not together():
+            yield None
+            return
+        self.ranks = Ranks.here(self.device)
+        with Watch(self.ranks) as watch:
+            if self._strategy is None:
+                self._strategy = share_out(self, self._optimizer, self.ranks)
+            yield watch
+
+
+def _home(network: nn.Module) -> torch.device:
+    """Where the network is already."""
+    first = next(network.parameters(), None)
+    return torch.device("cpu") if first is None else first.device

@@ -375,7 +375,7 @@ def out_of_memory_on_one_rank():
         history = trial.run(2, verbose=False)
         close([v for r in history for name, v in r.items() if name != "seconds"], expected[0])
         close(weights(trial), expected[1])
-        equal(trial.ranks.gather(trial._fitting.parts), [4] * RANKS)
+        equal(trial.ranks.gather(trial.job.parts), [4] * RANKS)
 
 
 def half_precision():

@@ -1,58 +1,35 @@
 """Changes to a trial that need less memory: each trains a copy of it on the current GPUs."""
 
-import copy
-import inspect
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
+from torch import nn
 from torch.optim import Optimizer
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from anydevice.devices.move import move
 from anydevice.devices.place import place
 from anydevice.errors import UsageError
-from anydevice.train.fitting import Fitting, _parts
-from anydevice.train.lightning import Steps
+from anydevice.train.copies import new_optimizer, optimizer_over
+from anydevice.train.data.rows import parts_of
+from anydevice.train.fitting import Fitting
 from anydevice.train.loop import gradients, train_epoch
-from anydevice.train.precision import precision_of
 from anydevice.train.trial import Trial
 
+HERE = torch.device("cuda", 0)  # on a hollow GPU, a copy takes no memory
 ENOUGH = 1 << 20  # steps; the plan ends the run long before
-
-
-def copy_of(trial: Trial, precision: str | None = None) -> Trial:
-    """A copy of the trial on the current GPU; on a hollow one its weights take no memory."""
-    network, known = _copied(trial.network)
-    other = Trial.of(network) if isinstance(trial._step, Steps) else Trial.__new__(Trial)
-    if not isinstance(trial._step, Steps):
-        loss = trial.loss
-        Trial.__init__(
-            other,
-            network,
-            _optimizer(trial._wanted_optimizer, known),
-            loss=_copied(loss, known)[0] if isinstance(loss, nn.Module) else loss,
-            step=trial._step,
-        )
-        other.metrics = copy.deepcopy(trial.metrics)
-    other.options, other.sets.given = trial.options, trial.sets.given
-    other.sets.to(torch.device("cuda", 0))
-    other.precision = precision_of(precision or trial.precision.name, torch.device("cuda", 0))
-    return other
 
 
 def train(trial: Trial, parts: int = 1, share: int = 1) -> None:
     """Takes steps until the plan ends the run: batches in `parts`, or a `share`-th of each."""
     job = trial.job
-    job.gradients = Fitting(trial.device, parts).gradients if parts > 1 else gradients
-    trial._with_optimizer(job)
+    job.parts, job.optimizer = parts, trial.optimizer
+    job.gradients = Fitting(trial.device).gradients if parts > 1 else gradients
     batches = trial.sets.named("train")
-    with trial._settings():
+    with trial.settings():
         for _ in range(ENOUGH):
             trial.metrics.reset(trial.device)
             before = job.batches
@@ -62,7 +39,7 @@ def train(trial: Trial, parts: int = 1, share: int = 1) -> None:
 
 
 def _shares(batches: Iterable[Any], share: int) -> Iterator[Any]:
-    return iter(batches) if share == 1 else (_parts(batch, share)[0] for batch in batches)
+    return iter(batches) if share == 1 else (parts_of(batch, share)[0] for batch in batches)
 
 
 # ---- the changes ----
@@ -70,30 +47,29 @@ def _shares(batches: Iterable[Any], share: int) -> Iterator[Any]:
 
 def as_it_is(trial: Trial) -> None:
     """Nothing changed."""
-    train(copy_of(trial))
+    train(trial.copied(HERE))
 
 
 def in_parts(trial: Trial, parts: int) -> None:
     """Gradient accumulation: each batch in so many parts."""
-    train(copy_of(trial), parts)
+    train(trial.copied(HERE), parts)
 
 
 def in_precision(trial: Trial, precision: str) -> None:
     """Autocast."""
-    train(copy_of(trial, precision))
+    train(trial.copied(HERE, precision))
 
 
 def with_optimizer(trial: Trial, options: dict[str, bool]) -> None:
     """An optimizer built with other options, such as foreach=False."""
-    other = copy_of(trial)
-    other._wanted_optimizer = _rebuilt(other.optimizer, options)
-    other._job = None
+    other = trial.copied(HERE)
+    other.optimizer = _rebuilt(other.optimizer, options)
     train(other)
 
 
 def checkpointed(trial: Trial, every: int, precision: str | None = None, parts: int = 1) -> None:
     """The activations of every such block computed again in backward, instead of kept."""
-    other = copy_of(trial, precision)
+    other = trial.copied(HERE, precision)
     checkpoint_blocks(other.network, every)
     train(other, parts)
 
@@ -108,7 +84,7 @@ def sharded(trial: Trial, cards: int) -> None:
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=cards)
     try:
         mesh = init_device_mesh("cuda", (cards,))
-        other = copy_of(trial)
+        other = trial.copied(HERE)
         names = {id(weight): name for name, weight in other.network.named_parameters()}
         half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(other.precision.name)
         policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=half and torch.float32)
@@ -116,8 +92,9 @@ def sharded(trial: Trial, cards: int) -> None:
             fully_shard(block, mesh=mesh, mp_policy=policy)
         fully_shard(other.network, mesh=mesh, mp_policy=policy)
         shards = dict(other.network.named_parameters())
-        known = {number: shards[name] for number, name in names.items()}
-        other._wanted_optimizer = _optimizer(other._wanted_optimizer, known)
+        if isinstance(other.recipe.optimizer, Optimizer):
+            known = {number: shards[name] for number, name in names.items()}
+            other.optimizer = optimizer_over(known, other.recipe.optimizer)
         train(other, share=cards)
     finally:
         dist.destroy_process_group()
@@ -125,7 +102,7 @@ def sharded(trial: Trial, cards: int) -> None:
 
 def placed(trial: Trial, cards: int, activations: Mapping[str, int] | None = None) -> None:
     """Layers over several cards, one after the other; the loss where the batch is."""
-    other = copy_of(trial)
+    other = trial.copied(HERE)
     place(other.network, placement_of(other.network, cards, activations or {}))
     first = torch.device("cuda", 0)
     other.network.register_forward_hook(lambda module, inputs, output: move(output, first))
@@ -234,34 +211,6 @@ def _weights(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-# ---- copies ----
-
-
-def _copied(module: nn.Module, known: dict[int, Any] | None = None) -> tuple[Any, dict[int, Any]]:
-    """The module with its tensors on the GPU, without a second copy of them on the host."""
-    known = {} if known is None else known
-    for tensor in chain(module.parameters(), module.buffers()):
-        if id(tensor) not in known and not is_lazy(tensor):
-            known[id(tensor)] = _on_the_gpu(tensor)
-    return copy.deepcopy(module, known).to("cuda"), known
-
-
-def _on_the_gpu(tensor: Tensor) -> Tensor:
-    there = tensor.detach().to("cuda")
-    return nn.Parameter(there, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else there
-
-
-def _optimizer(wanted: Any, known: dict[int, Any]) -> Any:
-    """A factory or a name as it is; an optimizer once more, over the copy's parameters."""
-    if not isinstance(wanted, Optimizer):
-        return wanted
-    groups = [
-        {**group, "params": [known[id(parameter)] for parameter in group["params"]]}
-        for group in wanted.param_groups
-    ]
-    return _made(type(wanted), groups, wanted.defaults)
-
-
 def _rebuilt(optimizer: Optimizer, options: dict[str, bool]) -> Optimizer:
     if missing := options.keys() - optimizer.defaults.keys():
         kind = type(optimizer).__name__
@@ -269,9 +218,4 @@ def _rebuilt(optimizer: Optimizer, options: dict[str, bool]) -> Optimizer:
     own = {"foreach": None, "fused": None} & optimizer.defaults.keys()
     changed = {**dict.fromkeys(own), **options}
     groups = [{**group, **changed} for group in optimizer.param_groups]
-    return _made(type(optimizer), groups, {**optimizer.defaults, **changed})
-
-
-def _made(kind: type[Optimizer], groups: Any, defaults: dict[str, Any]) -> Optimizer:
-    taken = inspect.signature(kind).parameters
-    return kind(groups, **{name: value for name, value in defaults.items() if name in taken})
+    return new_optimizer(type(optimizer), groups, {**optimizer.defaults, **changed})

@@ -179,7 +179,7 @@ def _done_together(members: list[Member], workers: int) -> str:
     if reason := why_not(trials):
         raise NotAsOne(reason)
     together = Together(trials)
-    with trials[0]._settings():
+    with trials[0].settings():
         try:
             faster = times_as_fast(together, min(workers, len(trials)))
         except Exception as error:  # whatever PyTorch says that it cannot do for many at once

@@ -12,7 +12,6 @@ from anydevice.sweep.fuse.optimizers import KINDS, VARYING
 from anydevice.sweep.fuse.training import Together, batches, named_tensors, resident
 from anydevice.train.callbacks.callback import listeners
 from anydevice.train.callbacks.schedule import Schedule
-from anydevice.train.lightning import Steps
 from anydevice.train.metrics import Average, Loss, Share
 from anydevice.train.options import Options
 from anydevice.train.trial import Trial
@@ -95,10 +94,10 @@ def _odd(trial: Trial) -> str | None:
         (group.get("amsgrad") or group.get("maximize"), "of its optimizer's amsgrad or maximize"),
         (group.get("dampening"), "of its optimizer's dampening"),
         (optimizer.state or trial.history, "it has been trained already"),
-        (trial._keeper, "it writes checkpoints"),
+        (trial.keeper, "it writes checkpoints"),
         (options != plain, f"of its options: {options}"),
         (trial.precision.name not in ("fp32", "tf32"), f"it trains in {trial.precision.name}"),
-        (isinstance(trial._step, Steps), "its module has a training_step of its own"),
+        (trial.recipe.has_own_steps, "its module has a training_step of its own"),
         (isinstance(trial.loss, nn.Module) and [*trial.loss.parameters()], "its loss has weights"),
         (_at_each_step(trial), "a callback of its looks at each step"),
         (not all(map(resident, sets)), "its data is not tensors that stay on the device"),

@@ -11,7 +11,7 @@ from torch import Tensor
 from anydevice.errors import UsageError
 from anydevice.files import write_whole
 from anydevice.train.callbacks.callback import Callback
-from anydevice.train.forward import sample_count
+from anydevice.train.data.rows import sample_count
 
 if TYPE_CHECKING:
     from anydevice.train.trial import Trial

@@ -20,6 +20,7 @@ from anydevice.train.distributed.ending import Ending, EndingTogether
 from anydevice.train.distributed.failing import Watch
 from anydevice.train.metrics import added
 from anydevice.train.ranks import Ranks
+from anydevice.train.state import write
 
 if TYPE_CHECKING:
     from anydevice.train.trial import Trial
@@ -113,7 +114,7 @@ class Keeper(Callback):
     def _write(self, trial: "Trial") -> None:
         state = trial.state()
         self.random = state["random"]
-        trial.write_to(self.checkpoints, of_all_ranks(state, self.random_of_epoch, trial.ranks))
+        write(trial, self.checkpoints, of_all_ranks(state, self.random_of_epoch, trial.ranks))
         if self._ending.decided:
             raise SystemExit(TERMINATED)
 

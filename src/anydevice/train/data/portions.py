@@ -9,13 +9,12 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
 
 from anydevice.errors import UsageError
 from anydevice.train.data.batches import Order, batches_of, tensors_of
 from anydevice.train.data.random_state import random_state, set_random_state
-from anydevice.train.forward import sample_count
+from anydevice.train.data.rows import rows_of, sample_count, slices
 from anydevice.train.ranks import Ranks
 
 CPU = torch.device("cpu")
@@ -27,6 +26,18 @@ class Portion(NamedTuple):
     batch: Any
     rows: int  # that count
     whole: float  # rows of the batch that the ranks share
+
+    def in_parts(self, parts: int) -> "list[Portion]":
+        """The portion in at most so many; together they are of the one whole."""
+        size = max(self.rows, 1)
+        return [
+            Portion(
+                rows_of(self.batch, cut, size),
+                (cut.stop - cut.start) if self.rows else 0,
+                self.whole * (cut.stop - cut.start) / size,
+            )
+            for cut in slices(size, parts)
+        ]
 
 
 class Portions:
@@ -203,15 +214,6 @@ class Redrawn:
     def __iter__(self) -> Iterator[Any]:
         self.sampler.set_epoch(self.epoch())
         return iter(self.batches)
-
-
-def rows_of(batch: Any, rows: slice, size: int) -> Any:
-    """These rows of a batch; what is no tensor of its samples stays as it is."""
-
-    def cut(tensor: Tensor) -> Tensor:
-        return tensor[rows] if tensor.dim() and len(tensor) == size else tensor
-
-    return tree_map_only(Tensor, cut, batch)
 
 
 def _samples(data: Any) -> int | None:

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from anydevice.notices import log
-from anydevice.train.data.portions import Portion, rows_of
+from anydevice.train.data.portions import Portion
+from anydevice.train.distributed.strategy import Strategy
 from anydevice.train.fitting import Fitting
 from anydevice.train.forward import Forward, Result
 from anydevice.train.loop import Job
@@ -33,56 +34,7 @@ class Whole(nn.Module):
         return torch.zeros(()) if batch is None else self._forward(self.network, batch)
 
 
-class Together:
-    """What all ways to train together do: parts of batches, weighed by their rows."""
-
-    is_sharded = False
-
-    def __init__(self, ranks: Ranks, network: Any, forward: Forward, sums: bool) -> None:
-        self.ranks, self.network, self._forward = ranks, network, forward
-        self.wrapped = network
-        self.sums = sums
-
-    def forward(self, network: Any, portion: Portion) -> Result:
-        """As the trial's own, for a part of a batch; the size is that of the rows that count."""
-        loss, output, target, _ = self.outcome(portion.batch)
-        if self.sums and portion.rows:  # what the sum over the whole batch is like
-            loss = loss * (portion.whole / portion.rows)
-        return Result(loss, output, target, portion.rows)
-
-    def gradients(self, job: Job, group: list[Portion]) -> list[Result]:
-        """As `loop.gradients`, of the whole batches."""
-        return self.attempt(job, group)
-
-    def attempt(self, job: Job, group: list[Portion]) -> list[Result]:
-        """The ranks' gradients are averaged while the last part's come."""
-        results = []
-        samples = sum(portion.whole for portion in group)
-        for place, portion in enumerate(group, 1):
-            with self.averaging(place == len(group)):
-                with job.autocast:
-                    result = job.forward(job.network, portion)
-                self.before_backward()
-                # Undoes that the ranks' gradients are averaged, and weighs by rows.
-                weight = self.ranks.world * portion.rows / (portion.whole if job.sums else samples)
-                share = result.loss if weight == 1 else result.loss * weight
-                (job.scaler.scale(share) if job.scaler else share).backward()  # type: ignore[no-untyped-call]
-            results.append(result)
-        return results
-
-    def outcome(self, batch: Any) -> Result:
-        """Network and loss of a batch."""
-        return self._forward(self.network, batch)
-
-    def averaging(self, last: bool) -> AbstractContextManager[Any]:
-        """Whether gradients that come inside the block are averaged over the ranks."""
-        raise NotImplementedError
-
-    def before_backward(self) -> None:
-        """What is to be noted before the gradients come."""
-
-
-class Replicated(Together):
+class Replicated(Strategy):
     """DistributedDataParallel: every rank has the whole network."""
 
     def __init__(
@@ -169,48 +121,33 @@ class Replicated(Together):
 class FittingTogether(Fitting):
     """A step that does not fit on one rank is taken again, in more parts, on all of them."""
 
-    def __init__(self, ranks: Ranks, way: Replicated, device: torch.device, parts: int) -> None:
-        super().__init__(device, parts)
-        self.ranks, self.way = ranks, way
+    def __init__(self, strategy: Replicated, device: torch.device) -> None:
+        super().__init__(device)
+        self.ranks, self.strategy = strategy.ranks, strategy
 
     def attempt(self, job: Job, group: list[Any]) -> list[Result] | None:  # noqa: D102
         results = None
         try:
-            results = self.way.attempt(job, self._in_parts(group))
+            results = self.strategy.attempt(job, self.in_parts(job, group))
         except torch.OutOfMemoryError:
-            alone = self.parts >= max(portion.rows for portion in group)
-            if alone or self.way.complete is False:
+            alone = job.parts >= max(portion.rows for portion in group)
+            if alone or self.strategy.complete is False:
                 raise
         if results is None:
-            self.way.finish()
+            self.strategy.finish()
         if self.ranks.any(results is None):
             return None
-        self.way.settle(job)
+        self.strategy.settle(job)
         return results
 
-    def _say(self, what: str) -> None:
+    def say(self, what: str) -> None:  # noqa: D102
         if self.ranks.first:
             log.warning(f"anydevice: a rank's {self.device.type} device {what}")
 
-    def _in_parts(self, group: list[Any]) -> list[Any]:
-        if self.parts == 1:
+    def in_parts(self, job: Job, group: list[Any]) -> list[Any]:  # noqa: D102
+        if job.parts == 1:
             return group
-        return [part for portion in group for part in _parts(portion, self.parts)]
-
-
-def _parts(portion: Portion, parts: int) -> list[Portion]:
-    """The portion in so many; together they are of the one whole."""
-    size = max(portion.rows, 1)
-    each = -(-size // parts)
-    cuts = [slice(start, min(start + each, size)) for start in range(0, size, each)]
-    return [
-        Portion(
-            rows_of(portion.batch, cut, size),
-            (cut.stop - cut.start) if portion.rows else 0,
-            portion.whole * (cut.stop - cut.start) / size,
-        )
-        for cut in cuts
-    ]
+        return [part for portion in group for part in portion.in_parts(job.parts)]
 
 
 def _version(parameter: Tensor) -> int:

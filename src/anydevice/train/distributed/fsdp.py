@@ -10,7 +10,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forwar
 from torch.optim import Optimizer
 
 from anydevice.errors import UsageError
-from anydevice.train.distributed.ddp import Together
+from anydevice.train.distributed.strategy import Strategy
 from anydevice.train.forward import Forward
 from anydevice.train.ranks import Ranks
 
@@ -18,7 +18,7 @@ LISTS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 STEPS = ("training_step", "validation_step")
 
 
-class Sharded(Together):
+class Sharded(Strategy):
     """FSDP2: every rank has a share of each parameter, and the whole of a block while it runs."""
 
     is_sharded = True
@@ -59,6 +59,7 @@ def shard(network: nn.Module, loss: object, optimizer: object, ranks: Ranks) -> 
 def _take_shares(
     optimizer: Optimizer, before: dict[int, str], shares: dict[str, nn.Parameter]
 ) -> None:
+    """Has the optimizer train shares; `before` has their names by the ids of the parameters."""
     if optimizer.state:
         raise UsageError(
             'expected a new optimizer for strategy="fsdp", got one that has made steps: give a '
