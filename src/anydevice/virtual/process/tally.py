@@ -42,7 +42,7 @@ def own() -> Tally:
     native.anydevice_totals(totals)
     peaks = [0] * core.MOST_GPUS
     for device in range(core.MOST_GPUS):  # where CUDA_VISIBLE_DEVICES is set, not the GPU's number
-        gpu = native.anydevicecounted(device)
+        gpu = native.anydevice_number(device)
         peaks[gpu] = max(peaks[gpu], native.anydevice_memory_highest(device))
     return Tally(peaks, *totals)
 
