@@ -32,12 +32,14 @@ if TYPE_CHECKING:
     from anydevice.sweep.grid import Run as Run
     from anydevice.sweep.grid import grid as grid
     from anydevice.sweep.halving import halving as halving
+    from anydevice.sweep.page.page import report as report
     from anydevice.sweep.results.results import Results as Results
     from anydevice.sweep.sample import integers as integers
     from anydevice.sweep.sample import log_uniform as log_uniform
     from anydevice.sweep.sample import sample as sample
     from anydevice.sweep.sample import uniform as uniform
     from anydevice.sweep.sweep import Sweep as Sweep
+    from anydevice.train import callbacks as callbacks
     from anydevice.train.trial import Trial as Trial
     from anydevice.virtual.machine import virtual_gpus as virtual_gpus
 
@@ -63,18 +65,26 @@ _HOME = {
     "halving": "sweep.halving",
     "integers": "sweep.sample",
     "log_uniform": "sweep.sample",
+    "report": "sweep.page.page",
     "sample": "sweep.sample",
     "uniform": "sweep.sample",
     "virtual_gpus": "virtual.machine",
 }
-_ROOMS = ("bench", "data", "devices", "plan", "virtual")  # ad.devices() and others are called, too
+_ROOMS = {  # ad.devices(), ad.plan() and ad.bench() can be called, too
+    "bench": "bench",
+    "callbacks": "train.callbacks",
+    "data": "data",
+    "devices": "devices",
+    "plan": "plan",
+    "virtual": "virtual",
+}
 
 __all__ = ["UsageError", "__version__", *_HOME, *_ROOMS]
 
 
 def __getattr__(name: str) -> object:
     if name in _ROOMS:
-        return import_module(f"anydevice.{name}")
+        return import_module(f"anydevice.{_ROOMS[name]}")
     if name in _HOME:
         value = getattr(import_module(f"anydevice.{_HOME[name]}"), name)
         globals()[name] = value
