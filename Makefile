@@ -1,8 +1,9 @@
 # make demo: set up and show the main job.   make test: set up, then lint, types and tests.
+# make docs: the docs as a site, in build/site.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-long browser test-distributed stress conformance test-cuda-build test-ecosystem test-ray lint types clean
+.PHONY: demo test test-long browser test-distributed stress conformance test-cuda-build test-ecosystem test-ray lint types docs clean
 
 demo: .venv/installed
 	$(BIN)/anydevice demo build/demo
@@ -70,6 +71,14 @@ test-ray: build/ray/installed
 build/ray/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv build/ray
 	build/ray/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,ray]'
+	@touch $@
+
+# A site of plain files: open build/site/index.html, or python -m http.server -d build/site
+docs: .venv/docs-installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+.venv/docs-installed: .venv/installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	@touch $@
 
 lint: .venv/installed

@@ -16,7 +16,7 @@ class Network(nn.Module):
         self.tell = False
 
     def forward(self, x):
-        """Called once for each GPU, in a thread of its own."""
+        """Called once for each GPU, in its own thread."""
         if self.tell:
             print(f"  {len(x)} samples on {x.device}, weights on {self.layers[0].weight.device}")
         return self.layers(x)

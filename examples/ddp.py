@@ -1,4 +1,4 @@
-"""Data parallel training: each process trains on its share of every batch, on a GPU of its own.
+"""Data parallel training: each process trains on its share of every batch, on its own GPU.
 
   anydevice run --gpus 2 -m torch.distributed.run --standalone --nproc-per-node 2 examples/ddp.py
 

@@ -37,7 +37,7 @@ shown("y + z, and z is on cuda:1", lambda: y + torch.ones(4, device="cuda:1"))
 shown("y.numpy()", y.numpy)
 shown("torch.ones(1, device='cuda:7')", lambda: torch.ones(1, device="cuda:7"))
 
-# The remedy: say once where everything is, and make it or move it there.
+# The fix: choose the device once, and make or move everything there.
 device = torch.device("cuda:1")
 layer, x = layer.to(device), x.to(device)
 print("layer(x) is on", layer(x).device)

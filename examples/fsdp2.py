@@ -64,7 +64,7 @@ def main() -> None:
     print(f"rank {rank} of {ranks} keeps {mine:,} of {whole:,} weights on {gpu}", flush=True)
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    generator = torch.Generator().manual_seed(rank)  # each rank reads a text of its own
+    generator = torch.Generator().manual_seed(rank)  # each rank reads another text
     starts = torch.randint(WORDS, (16, 1), generator=generator)
     text = ((starts + torch.arange(33)) % WORDS).to(gpu)  # one word after another
     for step in range(STEPS):

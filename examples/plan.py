@@ -22,7 +22,7 @@ OPTIMIZERS = {
 
 
 def convolution(channels, width, kernel=3, stride=1, padding=1):
-    """A convolution and its ReLU, which needs no memory of its own."""
+    """A convolution and its ReLU, which works in place."""
     return nn.Conv2d(channels, width, kernel, stride, padding), nn.ReLU(inplace=True)
 
 

@@ -22,7 +22,7 @@ def cnn():
 
 
 def experiment(run):
-    """Called in a process of its own for each run; its random numbers are seeded by then."""
+    """Called in a new process for each run; its random numbers are seeded by then."""
     pictures, _ = ad.data.shapes(train=600, test=100)
     data = TensorDataset(pictures.normalize(pictures.images), pictures.labels)
     batches = DataLoader(data, run.batch_size, shuffle=True, num_workers=run.num_workers)
@@ -32,6 +32,6 @@ def experiment(run):
 
 if __name__ == "__main__":
     runs = ad.grid(batch_size=[20, 60, 200], num_workers=[0, 1], device=["cuda", "cpu"])
-    folder = mkdtemp()  # one of your own keeps what is done: the same call goes on from there
+    folder = mkdtemp()  # use a folder that stays: the same call then resumes from there
     results = ad.Sweep(experiment, runs).run(folder)
     print(results.table(sort="accuracy"))

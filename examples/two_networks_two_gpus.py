@@ -10,7 +10,7 @@ from torch import nn
 
 
 def train(name, device, width, results):
-    """A network of its own on a device of its own: no line here mentions the other one."""
+    """One network on one device: no line here mentions the other one."""
     torch.cuda.set_device(device)  # this thread's; "cuda" without a number is now this one
     generator = torch.Generator("cuda").manual_seed(0)
     network = nn.Sequential(nn.Linear(16, width), nn.ReLU(), nn.Linear(width, 1)).to("cuda")
