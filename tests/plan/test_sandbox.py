@@ -27,6 +27,7 @@ import anydevice as ad
 from anydevice.notices import say_once
 from anydevice.plan.hollow import sandbox
 from anydevice.plan.hollow.program import Program
+from anydevice.plan.hollow.sandbox import mounts
 from anydevice.plan.hollow.sandbox.checkpoints import sparse
 from anydevice.plan.planning import plan
 
@@ -531,6 +532,44 @@ def test_a_program_that_writes_is_planned(
     assert looked_at(folder) == before
     weaker = [line for line in caplog.messages if "no separate file system" in line]
     assert len(weaker) == (given != "mounts")
+
+
+@pytest.mark.parametrize("after", ["/", "/dev/shm", "the last"])
+def test_where_mounting_fails_half_way_the_program_writes_to_copies(
+    after: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = mounts._Tree.place
+
+    def failing(tree: mounts._Tree, mount: mounts._Mount) -> None:
+        place(tree, mount)
+        if mount.path == after or (after == "the last" and mount is tree.mounts[-1]):
+            raise PermissionError("no more mounts")
+
+    monkeypatch.setattr(mounts._Tree, "place", failing)
+    before = looked_at(folder)
+
+    def act() -> None:
+        assert os.listdir("/proc/self/fd")
+        assert Path(__file__).exists()
+        opened_to_write(folder)
+        STRONG["native_code"](folder)
+        removed(folder)
+
+    said = inside("mounts", act)
+    assert looked_at(folder) == before
+    assert not said, said
+
+
+def test_a_program_that_fills_the_memory_for_files_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mounts, "_room", lambda: 1 << 20)
+
+    def train() -> None:
+        (folder / "large").write_bytes(bytes(1 << 22))
+
+    with pytest.raises(ad.UsageError, match=r"test_sandbox.py:\d+.*No space left.*kept in memory"):
+        ad.plan(train, gpus="t4")  # type: ignore[operator]
 
 
 def test_a_function_that_writes_is_planned(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import traceback
 from pathlib import Path
@@ -58,6 +59,8 @@ def explained(error: BaseException, name: str) -> CannotPlanError:
             ended_at=where,
         )
     text = f"{type(error).__name__}: {_first_line(error)}".rstrip(": ")
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        text += ". Under plan, files that a program writes are kept in memory, and it was used up."
     return CannotPlanError(
         f"expected a program that runs, got {where}, which failed with {text}",
         _traceback(error),

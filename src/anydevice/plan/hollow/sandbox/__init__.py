@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Collection
 
 from anydevice.plan.hollow.sandbox import copies, inherited, landlock, mounts
@@ -17,21 +18,24 @@ def enter(folder: str, keep: Collection[int] = ()) -> str:
     """
     kind = os.environ.get(CHOICE, "mounts")
     try:
+        if sys.platform != "linux":
+            raise mounts.UnavailableError("it is not Linux")
         if kind != "mounts":
             raise mounts.UnavailableError(f"{CHOICE} is {kind}")
         mounts.enter()
         weaker = ""
     except mounts.UnavailableError as reason:
         weaker = _copies(folder, reason, kind)
-    inherited.reopen(keep)
-    inherited.unshare_maps()
+    if sys.platform == "linux":
+        inherited.reopen(keep)
+        inherited.unshare_maps()
     return weaker
 
 
 def _copies(folder: str, reason: Exception, kind: str) -> str:
     try:
-        if kind == "calls":
-            raise OSError("the calls alone were asked for")
+        if kind == "calls" or sys.platform != "linux":
+            raise OSError("calls alone")
         landlock.restrict((folder, "/dev", "/proc"))
         protected = True
     except OSError:
