@@ -1,4 +1,4 @@
-"""Will it fit, which batch, how long is a step: predicted by a run on a hollow GPU.
+"""Whether training fits a GPU, with which batch, and how long a step takes: by a hollow run.
 
 `ad.plan(function, gpus=["t4"])` calls `anydevice.plan.planning.plan`.
 """

@@ -1,4 +1,4 @@
-"""What a plan says: whether a program fits, what holds the memory, how long a step is."""
+"""What a plan says: whether a program fits, what holds the memory, how long a step takes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from anydevice.tables import Shown, Table
 from anydevice.text import UNSET, duration_text, size_text
 
 MODULES_SHOWN = 12
-LEAST_SHOWN = 0.005  # of what it is a part of
+LEAST_SHOWN = 0.005  # share of the total
 BEYOND = ("rounding to blocks", "cached by the allocator", "CUDA context")
 ROWS = (*CATEGORIES, *BEYOND)
 CUBLAS = f"cuBLAS: {workspaces.CUBLAS_SOURCE}"
@@ -120,7 +120,7 @@ class Plan(Shown):
         return table
 
     def _module_table(self) -> Table | None:
-        """The activations of the first card, by parts of the network: as deep as few lines show."""
+        """The activations on the first GPU, by parts of the network, in few lines."""
         by_module = self.verdicts[0].activations()
         if sum(by_module.values()) <= LEAST_SHOWN * self.verdicts[0].peak.bytes:
             return None
@@ -229,9 +229,9 @@ class Verdict:
 
 
 def _grouped(by_module: dict[str, int]) -> dict[str, int]:
-    """Added up by the first parts of their names, as many parts as keep the lines few.
+    """Sums over modules whose names begin alike, as deep as they stay few.
 
-    Parts that are alike but for their number (`layers.0.norm`, `layers.1.norm`) are then one line.
+    Modules that differ in a number only (`layers.0.norm`, `layers.1.norm`) then share a line.
     """
     names = {name: name.split(".") for name in by_module}
     chosen = Counter[str]()

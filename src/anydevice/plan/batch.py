@@ -15,7 +15,7 @@ from anydevice.plan.hollow.run import HollowRun
 from anydevice.plan.subjects import Subject
 
 MOST = 1 << 24
-STEP_BACK = 0.03  # where a predicted batch does not fit, try so much less; then twice as much less
+STEP_BACK = 0.03  # if a predicted batch does not fit, try this much less; next time, twice that
 STEP_BACK_FAR = 0.9
 LEAP = 8  # how many times larger the next batch is, while the peak does not depend on it
 
@@ -36,9 +36,9 @@ class Largest:
 
 
 def largest_batch(subject: Subject, gpus: HollowGPUs, first: HollowRun, option: str) -> Largest:
-    """From the subject's first run, whether it fits or not: the largest batch that does.
+    """Searches from the subject's first run, which may fit or not.
 
-    `option` sets the batch size; errors name it.
+    `option` is what the user calls the batch size, for errors.
     """
     search = _Search(subject, gpus, option, capacity=first.card.memory - first.context)
     return search.largest(subject.batch or first.samples or 1, first)
@@ -46,7 +46,7 @@ def largest_batch(subject: Subject, gpus: HollowGPUs, first: HollowRun, option: 
 
 @dataclass
 class _Search:
-    """Batch sizes that were tried: the runs of those that fit, and the least that does not."""
+    """The batch sizes tried so far: the runs of those that fit, and the smallest that does not."""
 
     subject: Subject
     gpus: HollowGPUs
@@ -58,7 +58,7 @@ class _Search:
     less: float = STEP_BACK
 
     def largest(self, start: int, first: HollowRun) -> Largest:
-        """As far as the growth of memory predicts it, then step by step."""
+        """Tries what the growth of memory predicts, until the next larger batch does not fit."""
         if first.fits:
             self.fitting[start] = first
             self._try(2 * start)
@@ -100,7 +100,7 @@ class _Search:
         return closed or most >= MOST or self._is_all_data()
 
     def _next(self) -> int:
-        """Between the largest that fits and the least that does not."""
+        """A batch between the largest that fits and the smallest that does not."""
         most, least = max(self.fitting, default=0), self.too_large
         if least is None:
             return min(max(self._predicted(), most + 1), MOST)
@@ -124,14 +124,14 @@ class _Search:
         return many + int((self.capacity - need) / growth)
 
     def _is_all_data(self) -> bool:
-        """Whether a larger batch was asked for than came: the data has no more."""
+        """Whether the program has no more data: it was asked for a larger batch and used none."""
         if len(self.fitting) < 2:
             return False
         few, many = (self.fitting[batch] for batch in sorted(self.fitting)[-2:])
         return few.samples == many.samples and few.requested == many.requested
 
     def _all_data(self) -> int:
-        """How many samples came when more were asked for, where the program's batches show it."""
-        less, enough, asked = sorted(self.fitting)[-3:]  # two alone are refused
+        """How many samples the program used when it was asked for more, if its batches show it."""
+        less, enough, asked = sorted(self.fitting)[-3:]  # after only two, it is an error
         came = self.fitting[asked].samples
         return came if came and less < came <= enough else asked

@@ -49,7 +49,7 @@ FLAGS = ("--json", "--assume-zeros", "--calibrate", "--rates")
 
 @dataclass
 class Options:
-    """What `anydevice plan` was asked for."""
+    """The options of `anydevice plan`."""
 
     gpus: list[str] = field(default_factory=list)
     steps: int = 3
@@ -64,7 +64,7 @@ class Options:
 
 
 def main(arguments: list[str]) -> NoReturn:
-    """Plan it, print the answer, and end with 0 if it fits each card, else with 1."""
+    """Plans, prints the answer, and exits with 0 if it fits each GPU, else with 1."""
     try:
         options = parse(arguments)
     except HelpWanted:
@@ -99,7 +99,7 @@ def main(arguments: list[str]) -> NoReturn:
 
 
 def _rates(options: Options) -> NoReturn:
-    """Measure them, or list them."""
+    """Measures the rates, or lists them."""
     from anydevice.plan.time import calibrate, rates
     from anydevice.tables import show
 
@@ -113,7 +113,7 @@ def _rates(options: Options) -> NoReturn:
 
 
 def _refuse_missing_folder(path: str | None) -> None:
-    """Before the plan is made, not after."""
+    """Called before the plan, which takes a while."""
     if path and not Path(path).absolute().parent.is_dir():
         folder = Path(path).absolute().parent
         raise UsageError(f"expected a folder for {path}, got none at {folder}: create it first.")

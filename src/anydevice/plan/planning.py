@@ -1,4 +1,4 @@
-"""`ad.plan()` and `anydevice plan`: what trains is run on hollow GPUs, of each kind in turn."""
+"""`ad.plan()` and `anydevice plan`: a program is run on hollow GPUs of each kind in turn."""
 
 from __future__ import annotations
 

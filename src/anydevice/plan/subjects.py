@@ -19,7 +19,7 @@ from anydevice.train.trial import Trial
 
 
 class Subject(Protocol):
-    """Something that trains, with its batch size where that is known."""
+    """Something that trains and can be planned."""
 
     @property
     def name(self) -> str:
@@ -27,13 +27,13 @@ class Subject(Protocol):
 
     @property
     def batch(self) -> int | None:
-        """Its batch size; None where nobody has set one."""
+        """Its batch size, if known."""
 
     def with_batch(self, batch: int) -> Self:
         """The same with another batch size."""
 
     def __call__(self) -> object:
-        """Trains. It need not end: a plan stops it after a few steps."""
+        """Trains. It need not end: the plan stops it after a few steps."""
 
 
 def subject_of(
@@ -100,7 +100,7 @@ def _function(function: Callable[..., object], batch_arg: str | None, batch: int
 
 @dataclass(frozen=True)
 class TrialSteps:
-    """The steps of a trial. They are taken by a copy of it: the trial itself stays as it is."""
+    """The steps of a trial, on a copy of it: the trial itself stays as it is."""
 
     trial: Trial
     batch: int | None = None
@@ -111,7 +111,7 @@ class TrialSteps:
         return type(self.trial.network).__name__
 
     def with_batch(self, batch: int) -> TrialSteps:
-        """The same trial on the same data in batches of another size."""
+        """The same trial and data with another batch size."""
         other = copy.copy(self.trial)
         other.sets = replace(self.trial.sets, made={})
         train = replace(self.trial.sets.given["train"], batch_size=batch)

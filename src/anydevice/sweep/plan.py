@@ -1,4 +1,4 @@
-"""Which runs of a sweep will not fit a GPU, before any of them is started."""
+"""Which runs of a sweep will not fit a GPU, before any is started."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ STEPS = 2  # from the second on, the optimizer's state takes memory too
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What one run takes; `why_not` where it could not be planned."""
+    """What one run takes, or `why_not`: why it could not be planned."""
 
     run: Run
     fits: bool | None = None
     device_bytes: int | None = None
     time: Prediction | None = None
     why_not: str = ""
-    largest: Largest | None = None  # of the batch sizes, where they were asked for
+    largest: Largest | None = None  # if it was asked for
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -51,7 +51,7 @@ class RunPlan:
 
 @dataclass(repr=False)
 class SweepPlan(Shown):
-    """All runs, in the sweep's order. `fits` is false if one that was planned does not."""
+    """What `sweep.plan()` returns: what each run takes, in the sweep's order."""
 
     gpu: str
     parameters: list[str]
@@ -59,7 +59,7 @@ class SweepPlan(Shown):
 
     @property
     def fits(self) -> bool:
-        """Whether each run fits that uses the GPU."""
+        """Whether every run that uses the GPU fits."""
         return not self.too_large
 
     @property
@@ -135,7 +135,7 @@ class _Planning:
     searched: dict[str, Largest] = field(default_factory=dict)
 
     def of(self, run: Run) -> RunPlan:
-        """What it takes, and the largest batch where that was asked for."""
+        """What it takes, and the largest batch if that was asked for."""
         if run.parameters.get("device") == "cpu":
             return RunPlan(run, why_not=ON_CPU)
         subject = _Experiment(self.experiment, run, self.seed, self.batch_arg)

@@ -1,1 +1,1 @@
-"""The run itself: a program on a hollow GPU, in a process that is forked for it."""
+"""The run: a program on hollow GPUs, in a process forked for it."""

@@ -24,7 +24,7 @@ INPUTS = "inputs"
 TEMPORARY = "optimizer temporaries"
 WORKSPACE = "workspace"
 OTHER = "other"
-# In the order in which an answer lists them.
+# In the order in which plans list them.
 CATEGORIES = (
     *(PARAMETERS, GRADIENTS, OPTIMIZER, ACTIVATIONS, BACKWARD),
     *(INPUTS, TEMPORARY, OTHER, WORKSPACE),
@@ -71,7 +71,7 @@ class Ledger:
         return self
 
     def __exit__(self, *error: object) -> None:
-        history.listen()  # as the program had it
+        history.listen()  # as the program had set it
 
     def _note(self, device: int, pointer: Any) -> None:
         trace = pointer.contents
@@ -99,7 +99,7 @@ class Ledger:
                 block.category = category
 
     def _block_of(self, tensor: Any) -> Block | None:
-        tensor = getattr(tensor, "_local_tensor", tensor)  # a DTensor's part
+        tensor = getattr(tensor, "_local_tensor", tensor)  # the local part of a DTensor
         if not isinstance(tensor, torch.Tensor) or not tensor.is_cuda:
             return None
         with suppress(NotImplementedError, RuntimeError):  # a sparse tensor has no storage

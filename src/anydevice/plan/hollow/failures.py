@@ -34,7 +34,7 @@ class CannotPlanError(UsageError):
 
 
 class DoesNotFitError(Exception):
-    """The program needs more memory than its GPUs have, and nobody wants to know how much."""
+    """The program needs more memory than its GPUs have."""
 
 
 def explained(error: BaseException, name: str) -> CannotPlanError:
@@ -68,7 +68,7 @@ def explained(error: BaseException, name: str) -> CannotPlanError:
 
 
 def without_steps(name: str, last_line: str, backward: bool) -> CannotPlanError:
-    """A program that ended before an optimizer's step."""
+    """The error for a program that ended before an optimizer's step."""
     if not last_line:
         got = f"{name}, which ended without any work on a GPU"
     elif backward:
@@ -82,7 +82,7 @@ def without_steps(name: str, last_line: str, backward: bool) -> CannotPlanError:
 
 
 def unknown_batch_argument(option: str, batch: int, end: CannotPlanError) -> CannotPlanError:
-    """A program that exits when its batch size is set with this option."""
+    """The error for a program that exits when its batch size is set with this option."""
     return CannotPlanError(
         f"expected the name of the batch size, got {option!r}: with {batch} for it, the program "
         f"exited at {end.ended_at}. Is this option (--batch-arg, batch_arg) known to the program?",
@@ -91,7 +91,7 @@ def unknown_batch_argument(option: str, batch: int, end: CannotPlanError) -> Can
 
 
 def on_the_host(line: str) -> CannotPlanError:
-    """A program whose optimizer's parameters are not on a GPU."""
+    """The error for a program whose optimizer's parameters are not on a GPU."""
     return CannotPlanError(
         f"expected a program that trains on the GPU, got {line}, which steps an optimizer of "
         "parameters on the CPU: move the network to 'cuda'."
@@ -113,7 +113,7 @@ def _needs_gpu_code(error: BaseException) -> str:
 
 
 def _traceback(error: BaseException) -> str:
-    """The program's and torch's frames, as without a plan."""
+    """The traceback without the plan's own frames."""
     whole = traceback.TracebackException.from_exception(error)
     frames = [f for f in whole.stack if not any(part in f.filename for part in NOT_THE_PROGRAMS)]
     whole.stack = traceback.StackSummary.from_list(frames)

@@ -1,4 +1,4 @@
-"""A program on disk as something to call: it runs as `__main__`, with its own arguments."""
+"""A program on disk that can be called: it runs as `__main__`, with its arguments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from anydevice.errors import UsageError
 
 @dataclass(frozen=True)
 class Program:
-    """Python's arguments: a file, or -m and a module, and the program's own arguments."""
+    """What follows `python`: a file, or -m and a module, and the program's own arguments."""
 
     arguments: tuple[str, ...]
     batch_arg: str | None = None  # the program's option for its batch size
@@ -37,7 +37,7 @@ class Program:
 
     @property
     def batch(self) -> int | None:
-        """What the arguments give for it: `--batch 8`, `--batch=8` or `batch=8`."""
+        """The batch size among the arguments: `--batch 8`, `--batch=8` or `batch=8`."""
         for argument, after in zip(self.arguments, (*self.arguments[1:], ""), strict=True):
             name, equals, value = argument.partition("=")
             if name == self.batch_arg:

@@ -1,4 +1,4 @@
-"""One hollow run: a program's first steps on a card that is not there, and what they took."""
+"""One hollow run: a program's first steps on a hollow GPU, and what they took."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ class HollowRun:
     requested: int  # the part of it that was asked for, before rounding
     context: int
     fits: bool
-    device: int  # the fullest one: the figures are its
+    device: int  # the fullest one, which the figures describe
     samples: int | None
     cudnn: int
     blocks: list[Block] = field(repr=False)
     step_marks: list[int]
-    kinds: dict[str, str] = field(default_factory=dict, repr=False)  # of each module, its class
+    kinds: dict[str, str] = field(default_factory=dict, repr=False)  # the class of each module
     work: Work | None = field(default=None, repr=False)  # of the last step
 
     @property
     def card(self) -> Card:
-        """The GPU of the catalogue."""
+        """The GPU's entry in the catalogue."""
         return card(self.gpu)
 
     @property
@@ -63,12 +63,12 @@ class HollowRun:
         return self.reserved + self.context
 
     def predicted(self, samples: int | None = None) -> Prediction | None:
-        """How long a step takes, and how many of its `samples` it trains on a second."""
+        """How long a step takes; with `samples`, how many it trains on per second."""
         return predict(self.work, self.card, samples, gpus=self.gpus) if self.work else None
 
     @property
     def tensors(self) -> int:
-        """The peak of tensors alone, in bytes that were asked for."""
+        """The peak of tensors alone, without rounding and workspaces."""
         return peak(self.blocks, self.device, without=(WORKSPACE,)).bytes
 
 
@@ -87,7 +87,7 @@ def hollow_run(
 
     >>> hollow_run(train, "t4").device_bytes  # doctest: +SKIP
 
-    Where the card has too little memory, the function runs once more on one with plenty, to find
+    If the card has too little memory, the function runs once more on one with plenty, to find
     what it takes; with `only_if_it_fits`, DoesNotFitError is raised instead.
     """
     kind = card(gpu)
@@ -114,7 +114,7 @@ class _Running:
     brief: bool = False  # without each block
 
     def on(self, memory: int) -> HollowRun:
-        """Once, on a card with this memory; OutOfMemoryError if it is too little at any moment."""
+        """Runs on a card with this memory; OutOfMemoryError if that is ever too little."""
         with virtual_gpus(self.gpus, self.card.kind, hollow=True):
             for device in range(self.gpus):
                 core.library().anydevice_memory_set_capacity(device, memory, workspaces.CONTEXT)

@@ -35,10 +35,10 @@ from anydevice.virtual.events import listening
 # - Forward hooks on all modules keep the path of the module that is running. A block taken inside
 #   is an activation of the innermost module; one taken by an op outside of all modules is an
 #   activation if the op reads a tensor on the GPU, else an input.
-# - In the backward pass no module runs. The block belongs to the module whose forward pass made the
-#   current node of autograd's graph. Nodes are numbered in the order in which they are made, so it
-#   is enough to note the next number whenever a module is entered or left (`_go_to`) and to look up
-#   the node's number among those (`_owner_of_node`).
+# - In the backward pass no module runs, unless checkpointing runs it again. The block belongs to the
+#   module whose forward pass made the current node of autograd's graph. Nodes are numbered in the
+#   order in which they are made, so it is enough to note the next number whenever a module is
+#   entered or left (`_go_to`) and to look up the node's number among those (`_owner_of_node`).
 # - Between the two hooks of an optimizer's step it is a temporary of the optimizer.
 # - Some purposes show only afterwards. `Ledger.name` then renames the blocks of given tensors: the
 #   parameters and inputs of a network when it is first called, gradients when the optimizer begins
@@ -63,21 +63,21 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.steps = steps
         self.ledger = Ledger(self._birth)
         self.step_marks: list[int] = []
-        self.samples: int | None = None  # in the first batch of the first network
-        self.refused = 0  # workspaces that a full card had no room for
-        self.last_line = ""  # of the program that used the GPU
+        self.samples: int | None = None  # in the first batch that a network was given
+        self.refused = 0  # workspaces that a full GPU had no room for
+        self.last_line = ""  # the last line of the program that used the GPU
         self.backward = False  # whether it computed gradients
-        self.on_host = ""  # the line of a step whose parameters are not on a GPU
+        self.on_host = ""  # the line of an optimizer step whose parameters are not on a GPU
         self.cudnn = 0  # the largest workspace of a convolution
         self._listening = ExitStack()
         self._thread = threading.get_ident()
-        self._path: list[str] = []  # of modules, the innermost last
+        self._path: list[str] = []  # of the running modules, the innermost last
         self._names: dict[int, str] = {}
-        self.kinds: dict[str, str] = {}  # of each module by its name, its class
+        self.kinds: dict[str, str] = {}  # the class of each module, by name
         self._roots = 0
         self._nodes: list[int] = [0]  # autograd's nodes from this number on …
         self._owners: list[str] = [""]  # … are of this module
-        self._first: int | None = None  # of the optimizers, by which steps are counted
+        self._first: int | None = None  # id of the first optimizer: its steps are counted
         self._in_optimizer = False
         self._reads_gpu = False
         self._workspace = False
@@ -92,7 +92,7 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.last_line = own_line(sys._getframe(1)) or self.last_line
             self.backward = self.backward or in_backward()
         if any(is_traceable_wrapper_subclass(a) for a in args):
-            return NotImplemented  # its own ops come here in turn
+            return NotImplemented  # the ops inside come here next
         self._reads_gpu = any(isinstance(a, Tensor) and a.is_cuda for a in args)
         if self.recorder and self.step_marks:
             result = self.recorder.__torch_dispatch__(op, types, args, kwargs)
@@ -119,7 +119,7 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if first.is_cuda and (size := workspaces.cudnn_bytes(self.card, op, args, result)):
             try:
                 self._work_in(size, first)
-            except torch.OutOfMemoryError:  # cuDNN has ways to do with less
+            except torch.OutOfMemoryError:  # cuDNN then takes an algorithm that needs less
                 self.refused += 1
                 return
             self.cudnn = max(self.cudnn, size)
@@ -147,7 +147,7 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _owner_of_node(self) -> str:
         node = torch._C._current_autograd_node()
         number = node._sequence_nr() if node is not None else 0
-        if number >= 2**62:  # no op's: it adds to a parameter's gradient
+        if number >= 2**62:  # not an op's node: it accumulates a parameter's gradient
             return ""
         return self._owners[bisect(self._nodes, number) - 1]
 
@@ -170,7 +170,7 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._owners.append(path[-1] if path else "")
 
     def _learn(self, root: nn.Module, inputs: Any) -> None:
-        """A module that is no part of those seen before: a network, or a loss."""
+        """A module that is not part of one seen before: a network, or a loss."""
         own = type(root).__name__
         prefix = f"{own}." if self._roots else ""
         for name, part in root.named_modules():
@@ -207,7 +207,7 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise Enough
 
     def _mark_step(self) -> None:
-        """A step of the first optimizer ends here: by it, those of several are counted."""
+        """A step of the first optimizer ends here. If there are several, its steps are counted."""
         if self.recorder is None:
             return
         if len(self.step_marks) > 1:
@@ -217,16 +217,16 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @property
     def work(self) -> Work | None:
-        """What the last step asks of the GPU; the first, which makes all state, does not count."""
+        """The last step's work; the first step does not count, since it creates all state."""
         return self.recorder.step() if self.recorder and self.recorder.steps else None
 
     def _fetching(self) -> AbstractContextManager[None]:
-        """Around the fetching of a batch."""
+        """The context in which a batch is fetched."""
         return self.recorder.loading() if self.recorder and self.step_marks else nullcontext()
 
     @contextmanager
     def watching(self) -> Iterator[StepWatch]:
-        """All of it, inside the block."""
+        """Watches inside the block."""
         hooks = [
             modules.register_module_forward_pre_hook(self._enter),
             modules.register_module_forward_hook(self._leave, always_call=True),
@@ -244,7 +244,7 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextmanager
 def fetching_within(around: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
-    """Inside the block each batch of a DataLoader is fetched inside of `around()`."""
+    """Inside the block, each batch of a DataLoader is fetched within `around()`."""
     loader: Any = torch.utils.data.dataloader._BaseDataLoaderIter
     fetch = loader.__next__
 

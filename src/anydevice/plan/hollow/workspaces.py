@@ -31,11 +31,14 @@ PRODUCTS = {
     *(aten.mm, aten.addmm, aten.bmm, aten.baddbmm, aten.addbmm, aten.mv, aten.addmv, aten.dot),
     *(aten.vdot, aten._addmm_activation, aten._scaled_mm, aten.linear_backward),
 }
-GROUPS = {aten.convolution: 8, aten.convolution_backward: 9}  # where their arguments have it
+GROUPS = {
+    aten.convolution: 8,
+    aten.convolution_backward: 9,
+}  # position of the argument
 
 
 def cublas_bytes(card: Card) -> int:
-    """One workspace of cuBLAS, as PyTorch asks for it: 8.125 MiB, from Hopper on 32 MiB."""
+    """One cuBLAS workspace of PyTorch's size: 8.125 MiB, from Hopper on 32 MiB."""
     asked = re.findall(r":(\d+):(\d+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
     if asked:
         return sum(int(size) * int(count) for size, count in asked) << 10
@@ -43,7 +46,7 @@ def cublas_bytes(card: Card) -> int:
 
 
 def cudnn_bytes(card: Card, op: Any, arguments: tuple[Any, ...], result: Any) -> int:
-    """What one convolution works in; nothing where it runs on the tensors as they lie."""
+    """The workspace of one convolution; 0 if it can use the tensors' layout directly."""
     if arguments[GROUPS[op]] > 1:  # PyTorch has its own kernels for these
         return 0
     operands = [*arguments[:3], result if op is aten.convolution else None]

@@ -1,4 +1,4 @@
-"""A plan as one HTML page that stands alone: memory over the steps, what holds it, the time."""
+"""A plan as one self-contained HTML page: memory over the steps, what holds it, the time."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from anydevice.version import __version__
 if TYPE_CHECKING:
     from anydevice.plan.answer import Plan, Verdict
 
-LARGEST = 12  # blocks, modules and ops that are listed
+LARGEST = 12  # blocks, modules and ops are listed
 
 
 def write_report(plan: Plan, path: str | Path) -> Path:
-    """Writes the page and says where it is."""
+    """Writes the page and returns its path."""
     write_whole(Path(path), report_page(plan))
     return Path(path)
 
@@ -70,7 +70,7 @@ def _time(time: Any) -> dict[str, Any] | None:
 
 
 def _first(figures: dict[str, Any]) -> list[tuple[str, Any]]:
-    """The largest ones, and the others together."""
+    """The largest ones, and the sum of the others."""
     listed = list(figures.items())
     shown, rest = listed[:LARGEST], listed[LARGEST:]
     if rest:

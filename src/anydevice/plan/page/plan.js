@@ -35,6 +35,6 @@ function tiles(card) {
   if (time.samples_per_second) rows.push(tile("samples per second", number(time.samples_per_second, 3)));
   const waits = [["launches", time.waits_for_launches], ["transfers", time.waits_for_transfers], ["data", time.waits_for_data]];
   const worth = waits.filter(([, share]) => share >= 0.005);
-  rows.push(tile("waiting", worth.length ? worth.map(([what, share]) => `${(100 * share).toFixed(0)} %`).join(" · ") : "0 %", worth.length ? `for ${worth.map(([what]) => what).join(" · ")}` : "for launches, transfers and data"));
+  rows.push(tile("waiting", worth.length ? worth.map(([what, share]) => `${(100 * share).toFixed(0)}%`).join(" · ") : "0%", worth.length ? `for ${worth.map(([what]) => what).join(" · ")}` : "for launches, transfers and data"));
   return rows;
 }

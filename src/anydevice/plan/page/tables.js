@@ -7,7 +7,7 @@ function bars(rows, format, colour = () => hue(0)) {
     element("tr", {},
       element("td", {}, name),
       element("td", { class: "number" }, format(figure)),
-      element("td", { class: "number" }, `${((100 * figure) / total).toFixed(0)} %`),
+      element("td", { class: "number" }, `${((100 * figure) / total).toFixed(0)}%`),
       element("td", { class: "bar" }, element("span", { class: "share" },
         element("i", { css: { width: `${(100 * figure) / most}%`, background: colour(name) } }))))))));
 }

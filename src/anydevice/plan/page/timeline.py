@@ -1,4 +1,4 @@
-"""A GPU's memory over the steps, by what holds it, and as pytorch.org/memory_viz reads it."""
+"""A GPU's memory over the steps: for the page, and for pytorch.org/memory_viz."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 from anydevice.files import write_whole
 from anydevice.plan.hollow.blocks import CATEGORIES, Block
 
-POINTS = 700  # what a picture can show of thousands of allocations
+POINTS = 700  # in a picture of thousands of allocations
 
 
 def timeline(blocks: Sequence[Block], device: int = 0, points: int = POINTS) -> dict[str, Any]:
-    """The bytes of each category over the allocator's events, as a picture shows them.
+    """The bytes of each category over the allocator's events, in as many points as a picture shows.
 
-    Of a stretch of events that falls on one point, its fullest moment is kept: no peak is lost.
+    If several events fall on one point, the fullest moment is kept, so no peak is lost.
     """
     changes = _changes([block for block in blocks if block.device == device])
     names = [name for name in CATEGORIES if any(change[2] == name for change in changes)]
@@ -45,12 +45,12 @@ def _changes(blocks: Sequence[Block]) -> list[tuple[int, int, str]]:
 
 
 def write_snapshot(path: str | Path, blocks: Sequence[Block], segments: Sequence[Any] = ()) -> None:
-    """Writes what `torch.cuda.memory._dump_snapshot` does, for pytorch.org/memory_viz."""
+    """Writes the format of `torch.cuda.memory._dump_snapshot`, for pytorch.org/memory_viz."""
     write_whole(Path(path), pickle.dumps(snapshot(blocks, segments)))
 
 
 def snapshot(blocks: Sequence[Block], segments: Sequence[Any] = ()) -> dict[str, Any]:
-    """The record of each allocation and free; the frame of each says what the memory is for."""
+    """Each allocation and free; the frame of each says what the memory is for."""
     devices = 1 + max((block.device for block in blocks), default=0)
     return {
         "segments": list(segments),

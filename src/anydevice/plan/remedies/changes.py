@@ -56,7 +56,7 @@ def in_parts(trial: Trial, parts: int) -> None:
 
 
 def in_precision(trial: Trial, precision: str) -> None:
-    """Autocast."""
+    """Mixed precision, by autocast."""
     train(trial.copied(HERE, precision))
 
 
@@ -68,14 +68,14 @@ def with_optimizer(trial: Trial, options: dict[str, bool]) -> None:
 
 
 def checkpointed(trial: Trial, every: int, precision: str | None = None, parts: int = 1) -> None:
-    """The activations of every such block computed again in backward, instead of kept."""
+    """Activation checkpointing of each block, or of every second one."""
     other = trial.copied(HERE, precision)
     checkpoint_blocks(other.network, every)
     train(other, parts)
 
 
 def sharded(trial: Trial, cards: int) -> None:
-    """FSDP2: each card keeps its share of the weights and trains on its share of the batch."""
+    """FSDP2: each GPU keeps its share of the weights and trains on its share of the batch."""
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -101,7 +101,7 @@ def sharded(trial: Trial, cards: int) -> None:
 
 
 def placed(trial: Trial, cards: int, activations: Mapping[str, int] | None = None) -> None:
-    """Layers over several cards, one after the other; the loss where the batch is."""
+    """Layers spread over several GPUs in order; the loss is computed where the batch is."""
     other = trial.copied(HERE)
     place(other.network, placement_of(other.network, cards, activations or {}))
     first = torch.device("cuda", 0)
@@ -113,7 +113,7 @@ def placed(trial: Trial, cards: int, activations: Mapping[str, int] | None = Non
 
 
 def blocks_of(network: nn.Module) -> tuple[str, list[nn.Module]]:
-    """The network's repeated blocks and where they are: the longest row of layers with weights."""
+    """The network's repeated blocks, and the name of the module that holds them."""
     rows = {
         name: list(module.children())
         for name, module in network.named_modules()
@@ -135,7 +135,7 @@ def _repeated(row: list[nn.Module]) -> list[nn.Module]:
 
 
 def checkpoint_blocks(network: nn.Module, every: int = 1) -> None:
-    """Each such block keeps its inputs alone; a plain row of layers does in √n segments."""
+    """Checkpoints each block, or a plain row of n layers in √n segments."""
     _, blocks = blocks_of(network)
     for block in blocks[::every]:
         forward = block.forward
@@ -152,7 +152,7 @@ def checkpoint_blocks(network: nn.Module, every: int = 1) -> None:
 
 
 def _with_their_changes(row: nn.Sequential) -> list[nn.Module]:
-    """Layers with those that change their output in place: no segment may change its own input."""
+    """Joins each layer with in-place layers after it: no segment may change its own input."""
     together: list[list[nn.Module]] = []
     for layer in row:
         if together and getattr(layer, "inplace", False):
@@ -169,9 +169,9 @@ def longest_row(network: nn.Module) -> nn.Sequential | None:
 
 
 def placement_of(network: nn.Module, cards: int, activations: Mapping[str, int]) -> dict[str, str]:
-    """A row's layers over cards in their order, with about as much memory on each.
+    """Where to put a row of layers: in order, with about as much memory on each GPU.
 
-    A weight takes four numbers: itself, its gradient, and two that Adam keeps.
+    Each weight takes four numbers: its value, its gradient, and two of Adam's.
     """
     prefix, row = _row_of(network)
     names = [f"{prefix}.{index}".lstrip(".") for index in range(len(row))]

@@ -23,7 +23,7 @@ from anydevice.train.precision import HALVES
 from anydevice.train.trial import Trial
 
 PARTS = (2, 4, 8)
-STEPS = 2  # the second has all that the later ones have
+STEPS = 2  # from the second on, all are alike
 Change = Callable[[Trial], None]
 NOT_TRIED = (
     "Not tried: an 8-bit Adam (bitsandbytes). It keeps about 2 bytes of state per weight, not 8, "
@@ -148,12 +148,18 @@ def try_remedies(
     run: HollowRun | None = None,
     assume_zeros: bool = False,
 ) -> Remedies:
-    """Runs the trial hollow with each remedy on such a GPU, or on `cards` of them.
+    """Runs the trial with each change on hollow GPUs.
 
-    >>> try_remedies(trial, "t4").best.how  # doctest: +SKIP
+    Args:
+        trial: A trial with data; it stays as it is.
+        gpu: The kind of GPU.
+        cards: How many GPUs a change may use together.
+        run: The run of the trial without any change, if there is one already.
+        assume_zeros: Where the trial branches on a value from the GPU, take the branch for zero.
 
-    Sorted by what a step costs: its time, on each card that it takes. `run` is the trial's own, if
-    there was one already.
+    Example:
+        >>> try_remedies(trial, "t4").best.how  # doctest: +SKIP
+        '.to("cuda", precision="fp16")'
     """
     if cards < 1:
         raise UsageError(f"expected at least one GPU as cards, got {cards}.")
@@ -172,14 +178,14 @@ def try_remedies(
 
 @dataclass(frozen=True)
 class _Search:
-    """Hollow runs of one trial on one kind of card."""
+    """Hollow runs of one trial on one kind of GPU."""
 
     trial: Trial
     gpu: str
     assume_zeros: bool
 
     def climbed(self, ladder: Iterable[Attempt]) -> Iterator[Remedy]:
-        """Stronger and more expensive forms of one remedy, up to the first that fits."""
+        """Ever stronger forms of one change, up to the first that fits."""
         for attempt in ladder:
             remedy = self.tried(attempt)
             yield remedy
@@ -187,7 +193,7 @@ class _Search:
                 return
 
     def tried(self, attempt: Attempt) -> Remedy:
-        """One form; why it could not be run, if so."""
+        """The effect of one form, or why it could not be run."""
         try:
             return _remedy(attempt, self.run(attempt))
         except UsageError as error:
@@ -204,7 +210,7 @@ def _remedy(attempt: Attempt, run: HollowRun) -> Remedy:
 
 
 def _activations(run: HollowRun) -> dict[str, int]:
-    """The bytes that each module keeps for backward, by its name."""
+    """The bytes that each module keeps for the backward pass."""
     held = Counter[str]()
     for block in peak(run.blocks, run.device).blocks:
         if block.category == ACTIVATIONS:
@@ -255,7 +261,7 @@ def _checkpointing(trial: Trial) -> Iterator[Attempt]:
 
 
 def _together(trial: Trial, gpu: str) -> Iterator[Attempt]:
-    """Several at a time, where none is enough by itself."""
+    """Several changes at once, if no single one is enough."""
     half = trial.precision.name if trial.precision.name in HALVES else _half(gpu)
     for parts in (1, *PARTS):
         change = partial(changes.checkpointed, every=1, precision=half, parts=parts)

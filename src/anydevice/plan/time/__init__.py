@@ -1,1 +1,1 @@
-"""The time of a step: what an op, a transfer and a launch cost on a card."""
+"""The time of a step: what ops, transfers and launches cost on a GPU."""

@@ -1,6 +1,6 @@
 """`anydevice plan --calibrate`: what this machine's GPU and host reach, measured in under a minute.
 
-Each measurement is one of the constants of rates.toml; what is not measured stays the table's.
+Each measurement replaces one constant of rates.toml.
 """
 
 import statistics
@@ -20,14 +20,14 @@ from anydevice.plan.time.rates import Rates, rates, store
 from anydevice.tables import Table
 from anydevice.virtual.machine import enabled
 
-WARM_UP = 5.0  # seconds of products, after which the clock is what it will be
+WARM_UP = 5.0  # seconds of products, after which the GPU's clock is stable
 BUDGET = 1.0  # seconds for each measurement
 MANY = 500  # small ops in a row
 
 
 @dataclass
 class Calibration:
-    """The constants as measured, and whether a real GPU was there to measure."""
+    """The measured constants, and whether the GPU was a real one."""
 
     card: Card
     device: str
@@ -81,7 +81,7 @@ class Bench:
         self.card, self.device, self.scale, self.budget = known, device, scale, budget
 
     def measurements(self) -> Iterator[tuple[str, float]]:
-        """Name and value, one after another."""
+        """Measures one constant after another: its name and value."""
         peak, half = self.card.peak, torch.bfloat16
         if "bfloat16" not in peak:
             half = torch.float16
@@ -102,7 +102,7 @@ class Bench:
         yield from self._small_ops()
 
     def warm_up(self) -> None:
-        """Until the GPU runs at the clock that it keeps under load."""
+        """Keeps the GPU busy until it runs at its clock under load."""
         a, end = self._random(4096, 4096), perf_counter() + WARM_UP
         while perf_counter() < end:
             for _ in range(20):
@@ -116,7 +116,7 @@ class Bench:
         return max(multiple, int(side * self.scale) // multiple * multiple)
 
     def seconds(self, function: Callable[[], object]) -> float:
-        """The median time on the GPU, between two events, over as many runs as the budget has."""
+        """The median time on the GPU, between two events."""
         event: Any = torch.cuda.Event
         for _ in range(3):
             function()
@@ -153,7 +153,7 @@ class Bench:
             convolutions.fp32_precision = before
 
     def _convolution(self, dtype: torch.dtype, width: int) -> float:
-        """Operations a second of one like those of ResNets; channels last for tensor cores."""
+        """FLOP/s of a convolution like those of ResNets; channels last for tensor cores."""
         layout = torch.contiguous_format if dtype == torch.float32 else torch.channels_last
         images, channels = max(1, int(64 * self.scale)), self._side(256, 16)
         x = self._random(images, channels, 28, 28, dtype=dtype).to(memory_format=layout)
@@ -180,7 +180,7 @@ class Bench:
         return x.nbytes / self.seconds(lambda: x.copy_(host, non_blocking=pinned))
 
     def _small_ops(self) -> Iterator[tuple[str, float]]:
-        """The host's time for ops too small to keep the GPU busy."""
+        """The host's times, by ops too small to keep the GPU busy."""
         relu, x = nn.ReLU(), self._random(8).requires_grad_()
         host_op = self._host(lambda: [relu(x) for _ in range(MANY)]) / MANY
         yield "host_op", host_op
@@ -205,7 +205,7 @@ class Bench:
         yield "host_wait", max(1e-9, self._host(waits) / 100 - host_op)
 
     def _optimizer(self, host_op: float) -> float:
-        """What each weight of a foreach Adam adds to the host's time."""
+        """The host's time for each weight of a foreach Adam."""
 
         def step(tensors: int) -> float:
             weights = [nn.Parameter(self._random(8)) for _ in range(tensors)]

@@ -1,4 +1,4 @@
-"""What an op is on a card: its products, the bytes that it moves, the kernels it is launched as.
+"""What an op does on a GPU: its matrix products, the bytes that it moves, its kernels.
 
 FLOPs are PyTorch's own (torch.utils.flop_counter) where it has a formula; the shapes
 say how well a product fills the card. Ops that are not named here read their inputs and write their
@@ -23,7 +23,7 @@ from torch.utils import flop_counter  # noqa: E402
 
 Arguments = tuple[Any, ...]
 
-# No kernel: memory is taken or seen in another way. Views say so in their schema; these do not.
+# Ops without a kernel, apart from views, which show in their schema.
 SILENT = frozenset(
     (
         "_unsafe_view",
@@ -46,7 +46,7 @@ SILENT = frozenset(
     )
 )
 
-# What is written without having been read.
+# Ops that write without reading what was there.
 FILLS = frozenset(
     (
         "fill_",
@@ -65,7 +65,7 @@ FILLS = frozenset(
     )
 )
 
-# Rows or cells that are picked out: as much is read as is written, not the whole input.
+# Ops that pick rows or cells: they read as much as they write, not the whole input.
 PICKS = frozenset(
     (
         "embedding",
@@ -80,7 +80,7 @@ PICKS = frozenset(
     )
 )
 
-# How often inputs are read, where a kernel has to see them more than once before it can write.
+# How often an op reads its inputs, if more than once.
 READS = {
     "cudnn_batch_norm": 2,
     "cudnn_batch_norm_backward": 2,
@@ -143,7 +143,7 @@ def is_silent(op: Any) -> bool:
 
 
 def size(tensor: Tensor) -> int:
-    """The bytes that are behind a tensor: an expanded one has fewer than elements."""
+    """The bytes of memory behind a tensor: an expanded one has less than its elements."""
     counts = (n for n, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride)
     return prod(counts) * tensor.element_size() if tensor.numel() else 0
 
@@ -161,7 +161,7 @@ def traffic(name: str, inputs: list[Tensor], outputs: list[Tensor], written: lis
 
 
 def kernels(name: str, products: tuple[Product, ...], lists: list[list[Tensor]]) -> int:
-    """How many are launched."""
+    """How many kernels are launched."""
     if lists and name.startswith(("_foreach", "_fused", "_amp_foreach")):
         longest = lists[0]
         chunks = sum(-(-tensor.numel() // CHUNK) for tensor in longest)
@@ -171,7 +171,7 @@ def kernels(name: str, products: tuple[Product, ...], lists: list[list[Tensor]])
 
 
 def products(op: Any, args: Arguments, kwargs: dict[str, Any], result: Any) -> tuple[Product, ...]:
-    """The matrix products inside, by their shapes; none for what only moves bytes."""
+    """The matrix products in an op, with their shapes; none if it only moves bytes."""
     shaped = SHAPES.get(name_of(op))
     if shaped:
         return tuple(shaped(args, kwargs, result))
@@ -179,7 +179,7 @@ def products(op: Any, args: Arguments, kwargs: dict[str, Any], result: Any) -> t
     if formula is None:
         return ()
     flops = formula(*args, **kwargs, out_val=result)
-    side = max(1, round((flops / 2) ** (1 / 3)))  # of a cube with as many: no shape is known
+    side = max(1, round((flops / 2) ** (1 / 3)))  # the shape is unknown: a cube with as many FLOPs
     return (Product(1, side, side, side, "matmul"),)
 
 
@@ -222,7 +222,7 @@ def _as_product(pixels: Tensor, weight: Tensor, groups: int, kind: str) -> Produ
 
 
 def _kind(weight: Tensor, stride: list[int], dilation: list[int], groups: int) -> str:
-    """Whether Winograd's way, which multiplies less, is open to it."""
+    """Whether Winograd's algorithm, which multiplies less, can be used."""
     plain = groups == 1 and {*stride, *dilation} == {1} and weight.shape[1] >= 16
     return "winograd" if plain and weight.shape[2:] == (3, 3) else "convolution"
 
@@ -240,7 +240,7 @@ def _attention_backward(args: Arguments, kwargs: Any, result: Any) -> Iterable[P
 
 
 def _recurrence(args: Arguments, kwargs: Any, result: Any) -> Iterable[Product]:
-    """cuDNN's recurrent layers: the weights once for each step of time."""
+    """cuDNN's recurrent layers: each weight is used once per time step."""
     x, weights = args[0], args[1]
     yield from _recurrent(x, weights, 1)
 
@@ -282,7 +282,7 @@ SHAPES: dict[str, Shaped] = {
 
 
 def unit_of(products: tuple[Product, ...], inputs: list[Tensor]) -> str:
-    """The arithmetic of products: the inputs' dtype, or TF32 where float32 may be that."""
+    """The arithmetic of the products: the inputs' dtype, or TF32 where float32 allows it."""
     dtype = inputs[-1].dtype if inputs else torch.float32
     for tensor in inputs:
         if tensor.dtype.is_floating_point:
@@ -301,7 +301,7 @@ def unit_of(products: tuple[Product, ...], inputs: list[Tensor]) -> str:
 def layout_bytes(
     products: tuple[Product, ...], inputs: list[Tensor], outputs: list[Tensor]
 ) -> float:
-    """What cuDNN reads and writes to put channels last, and first again."""
+    """The bytes that cuDNN moves to put channels last, and first again."""
     if not products or products[0].kind not in ("convolution", "winograd"):
         return 0.0
     images = inputs[0]
@@ -311,6 +311,6 @@ def layout_bytes(
 
 
 def is_aligned(products: tuple[Product, ...], item_size: int) -> bool:
-    """Whether tensor cores get their operands in whole loads of 16 bytes."""
+    """Whether tensor cores can load the operands 16 bytes at a time."""
     every = max(1, 16 // item_size)
     return all(p.kind != "matmul" or (p.n % every == 0 and p.k % every == 0) for p in products)

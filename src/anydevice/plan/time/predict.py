@@ -1,4 +1,4 @@
-"""How long a step takes on a card: the host launches, the GPUs run behind, both are simulated.
+"""How long a step takes on a GPU: a simulation of the host that launches and the GPUs that run.
 
 predict(recorder.step(-1), card("t4"), samples=128).sentence()
 """
@@ -15,7 +15,7 @@ from anydevice.text import duration_text
 
 # Tiles that cuBLAS and cuDNN cut a product into, and how well each feeds a multiprocessor; assumed.
 TILES = ((256, 128, 1.0), (128, 128, 0.95), (128, 64, 0.75), (64, 64, 0.55), (32, 32, 0.25))
-SHORTEST_SPLIT = 256  # of the summed dimension, where a product is cut along it to fill the card
+SHORTEST_SPLIT = 256  # of the summed dimension, if a product is split along it to fill the GPU
 RAMP = 64  # of the summed dimension, until a tile's loads and products overlap
 LIBRARIES = ("convolution", "winograd", "attention", "recurrence")
 ATTENTION_BACKWARD = 0.75
@@ -69,7 +69,7 @@ class Prediction:
         return ", ".join(parts)
 
     def to_dict(self) -> dict[str, Any]:
-        """For a program."""
+        """Plain data."""
         names = ("card", "seconds", "low", "high", "samples", "samples_per_second", "busy")
         waits = ("waits_for_launches", "waits_for_transfers", "waits_for_data", "calibrated")
         return {name: getattr(self, name) for name in (*names, *waits)}
@@ -146,7 +146,7 @@ def predict(
 
 
 class Simulation:
-    """A host that launches and streams that run behind it; in order, each as soon as it can."""
+    """A host that launches, and streams that run each kernel as soon as they can, in order."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class Simulation:
         self.rounds = 1
 
     def seconds(self, work: Work, synchronised: bool) -> float:
-        """Of one step: alone, or as one of many that run into each other."""
+        """The time of one step: alone, or as one of many that overlap."""
         if synchronised:
             self._run(work)
             return self._end() + self.rates["host_wait"]

@@ -1,4 +1,4 @@
-"""What a card and its host reach in practice: the table rates.toml, and what was measured here."""
+"""What a GPU and its host reach in practice: rates.toml, and what was measured on this machine."""
 
 import json
 import tomllib
@@ -34,7 +34,7 @@ class Rate:
     cards: Mapping[str, float]
 
     def of(self, kind: str, side: str) -> float:
-        """For a card; a value for this card shifts the whole range."""
+        """The rate for one kind of GPU; a value for it in `cards` shifts the whole range."""
         own, figure = self.cards.get(kind, self.value), float(getattr(self, side))
         return figure * own / self.value if self.value else own
 
@@ -66,7 +66,7 @@ class Rates:
         return self._values[name]
 
     def arithmetic(self, unit: str) -> float:
-        """Operations a second that large products reach in this arithmetic."""
+        """FLOP/s that large products reach in this arithmetic."""
         peak = self.card.peak
         if unit in ("float32", "float64", "complex64", "complex128"):
             known = peak.get("float64" if unit in ("float64", "complex128") else "float32")
@@ -77,7 +77,7 @@ class Rates:
             return peak[unit] * self["float8"]
         if unit in ("bfloat16", "float16") and unit in peak:
             return peak[unit] * self["tensor_cores"]
-        return peak["float32"] * self["cuda_cores"]  # no such unit: it is done in float32
+        return peak["float32"] * self["cuda_cores"]  # without such a unit, float32 is used
 
     def on_tensor_cores(self, unit: str) -> bool:
         """Whether the card has tensor cores for it."""
@@ -85,7 +85,7 @@ class Rates:
 
 
 def table() -> Table:
-    """Every constant with its source, for a reader."""
+    """Every constant with its source."""
     columns = ("constant", "value", "quick to slow", "unit", "source")
     shown = Table(columns, right=columns[1:3], title="Rates that time predictions use")
     shown.rows += (_row(rate) for rate in rates().values())
@@ -126,7 +126,7 @@ def stored(card: Card) -> dict[str, float]:
 
 
 def store(card: Card, measured: Mapping[str, float], device: str) -> Path:
-    """Keeps what was measured for a card, as a whole file."""
+    """Saves what was measured for a card."""
     path = rates_file(card)
     path.parent.mkdir(parents=True, exist_ok=True)
     kept = {"format": FORMAT, "card": card.kind, "device": device, "rates": dict(measured)}

@@ -1,4 +1,4 @@
-"""Records what a program asks of virtual GPUs, step by step.
+"""Records what a program does on virtual GPUs, step by step.
 
 with WorkRecorder() as recorder:
     step()
@@ -44,7 +44,7 @@ COLLECTIVES = {
 
 
 class WorkRecorder(Mode):  # type: ignore[misc]
-    """Sees each op of this thread, and each transfer and wait; keeps sizes, no tensors."""
+    """Notes each op of this thread, each transfer and each wait; keeps sizes, no tensors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,12 +67,12 @@ class WorkRecorder(Mode):  # type: ignore[misc]
         self._listening.close()
 
     def mark_step(self) -> None:
-        """A step ends here."""
+        """Marks the end of a step."""
         self._marks.append(len(self._entries))
 
     @property
     def steps(self) -> int:
-        """How many have ended."""
+        """How many steps have ended."""
         return len(self._marks) - 1
 
     def step(self, index: int = -1) -> Work:
@@ -87,9 +87,9 @@ class WorkRecorder(Mode):  # type: ignore[misc]
 
     @contextmanager
     def loading(self) -> Iterator[None]:
-        """Around the fetching of a batch: the least that one took here counts as waiting for data.
+        """The context in which a batch is fetched: the quickest fetch so far is noted as data time.
 
-        The least, since the first one starts workers, and since this machine has other work too.
+        The quickest, since the first one starts workers, and since this machine may be busy.
         """
         begin, self._loads = perf_counter(), True
         try:
@@ -104,7 +104,7 @@ class WorkRecorder(Mode):  # type: ignore[misc]
         kwargs = kwargs or {}
         inputs = _tensors_in((*args, *kwargs.values()))
         if any(dispatch.is_traceable_wrapper_subclass(tensor) for tensor in inputs):
-            return NotImplemented  # its own ops come here in turn
+            return NotImplemented  # the ops inside come here next
         self._touched = _storages(inputs)
         self._moved, begin = False, perf_counter()
         result = op(*args, **kwargs)
@@ -123,7 +123,7 @@ class WorkRecorder(Mode):  # type: ignore[misc]
         return result
 
     def _arrived(self, outputs: list[Tensor]) -> None:
-        """What a copy wrote is known when it is done."""
+        """Adds what a copy wrote, which is known after the op."""
         last = self._entries[-1]
         if isinstance(last, Transfer):
             self._entries[-1] = replace(last, writes=_storages(outputs))
@@ -198,7 +198,7 @@ def in_backward() -> bool:
 
 
 def _tensors_in(values: Iterable[Any]) -> list[Tensor]:
-    """Those of an op's arguments, or results: tensors and lists of them."""
+    """The tensors among an op's arguments or results, also those in lists."""
     found: list[Tensor] = []
     for value in values:
         if isinstance(value, Tensor):

@@ -1,4 +1,4 @@
-"""What one training step asks of a GPU, as plain data: ops, transfers, waits, in order.
+"""What one training step does, as plain data: ops, transfers and waits in order.
 
 It names no card: predict.py simulates the same work for each.
 """
@@ -9,24 +9,24 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A matrix product, or what a convolution is on the card: `batch` of m × k times k × n."""
+    """`batch` matrix products of m × k times k × n; a convolution is one too."""
 
     batch: int
     m: int
     n: int
     k: int
     kind: str = "matmul"  # or "convolution", "winograd", "attention", "recurrence"
-    share: float = 1.0  # of the products that are computed: half of a causal attention's
+    share: float = 1.0  # of the products that is computed: half for causal attention
 
     @property
     def flops(self) -> float:
-        """A multiply and an add for each."""
+        """A multiplication and an addition for each."""
         return 2.0 * self.batch * self.m * self.n * self.k * self.share
 
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One op as the host launches it: so many kernels, over so many bytes."""
+    """One op that the host launches: its kernels and the bytes that they move."""
 
     name: str
     device: int
@@ -36,9 +36,9 @@ class Op:
     bytes: float
     kernels: int
     backward: bool  # launched by autograd's engine, without Python
-    tensors: int  # in its longest list: what a foreach optimizer sorts through
+    tensors: int  # in its longest list, for foreach optimizers
     aligned: bool = True  # rows of a product begin at multiples of 16 bytes
-    layout: float = 0.0  # more bytes, where tensor cores want channels last and have them first
+    layout: float = 0.0  # bytes to convert channels first to last, which tensor cores need
     reads: tuple[int, ...] = ()  # storages, by which streams and GPUs wait for each other
     writes: tuple[int, ...] = ()
 
@@ -59,7 +59,7 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A collective among GPUs: `bytes` pass each GPU's link."""
+    """A collective among GPUs: `bytes` pass through each GPU's link."""
 
     name: str
     device: int
@@ -70,7 +70,7 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """The host waits until a GPU has nothing left to do."""
+    """The host waits until a GPU is done."""
 
     device: int
     what: str
@@ -78,7 +78,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class HostTime:
-    """The host computes: an op on the CPU, as long as it took here."""
+    """The host computes: an op on the CPU, with the time that it took here."""
 
     seconds: float
     name: str
@@ -106,5 +106,5 @@ class Work:
 
     @property
     def flops(self) -> float:
-        """Of all products."""
+        """The FLOPs of all products."""
         return sum(product.flops for op in self.ops for product in op.products)
