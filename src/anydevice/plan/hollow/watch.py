@@ -35,7 +35,7 @@ from anydevice.virtual.events import listening
 # - Forward hooks on all modules keep the path of the module that is running. A block taken inside
 #   is an activation of the innermost module; one taken by an op outside of all modules is an
 #   activation if the op reads a tensor on the GPU, else an input.
-# - In the backward pass no module runs, unless checkpointing runs it again. The block belongs to the
+# - In the backward pass no module runs, unless checkpointing runs it again. A block belongs to the
 #   module whose forward pass made the current node of autograd's graph. Nodes are numbered in the
 #   order in which they are made, so it is enough to note the next number whenever a module is
 #   entered or left (`_go_to`) and to look up the node's number among those (`_owner_of_node`).
