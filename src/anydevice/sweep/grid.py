@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from anydevice.errors import UsageError, did_you_mean
-from anydevice.sweep.records import storable
+from anydevice.sweep import jsonable
 
 RESERVED = ("epoch", "folder", "key", "parameters", "run")
 Condition = Callable[["Run"], bool]
@@ -27,7 +27,7 @@ class Run:
     def __init__(
         self, parameters: Mapping[str, Any], *, seed: int = 0, folder: Path | None = None
     ) -> None:
-        kept = {_name(name): storable.parameter(name, value) for name, value in parameters.items()}
+        kept = {_name(name): jsonable.parameter(name, value) for name, value in parameters.items()}
         given = kept.get("seed")
         for name, value in (
             ("_parameters", kept),

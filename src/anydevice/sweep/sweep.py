@@ -16,7 +16,7 @@ from anydevice.sweep.processes import ray, worker
 from anydevice.sweep.processes.places import Places
 from anydevice.sweep.processes.runner import Order, Runner, left_of
 from anydevice.sweep.records.records import Sheet, enter, folder_of, refuse_file
-from anydevice.sweep.records.surroundings import surroundings
+from anydevice.sweep.records.provenance import provenance
 from anydevice.sweep.records.tracker import Tracker
 from anydevice.sweep.results.live import watching
 from anydevice.sweep.results.results import Results
@@ -142,7 +142,7 @@ class Sweep:
     def _enter(self, folder: Path) -> dict[str, Any]:
         name = experiments.name_of(self.experiment)
         enter(folder, Sheet(self.parameters, name, [run.key for run in self.runs]))
-        return surroundings(folder, experiments.code_of(self.experiment))
+        return provenance(folder, experiments.code_of(self.experiment))
 
     def _refuse_absent_devices(self) -> None:
         """Before the first run, rather than in each."""

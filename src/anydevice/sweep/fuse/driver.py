@@ -14,7 +14,7 @@ from anydevice.sweep.processes.places import Place, Places
 from anydevice.sweep.processes.pool import Processes
 from anydevice.sweep.processes.runner import BETWEEN, Order, Runner, Watcher
 from anydevice.sweep.records.records import Record, RecordError, read
-from anydevice.sweep.records.storable import lenient
+from anydevice.sweep.jsonable import lenient
 
 # Parameters in which runs of a group may differ.
 FUSED = ("lr", "learning_rate", "weight_decay", "momentum", "seed")

@@ -10,7 +10,7 @@ from typing import Any
 
 from anydevice.sweep.ranking import badness, compared_by, more_is_better
 from anydevice.sweep.records.records import Damaged, Record, Sheet
-from anydevice.sweep.records.storable import strict
+from anydevice.sweep.jsonable import strict
 from anydevice.sweep.results.live import reason
 
 CURVE_NUMBERS = 120_000  # of all curves together: under a megabyte of the page

@@ -11,7 +11,7 @@ from anydevice.devices.choose import num_gpus
 from anydevice.devices.host import cpu
 from anydevice.errors import UsageError
 from anydevice.sweep.grid import Run
-from anydevice.sweep.records.storable import is_number
+from anydevice.sweep.jsonable import is_number
 from anydevice.virtual import enabled
 
 

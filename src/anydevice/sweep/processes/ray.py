@@ -21,7 +21,7 @@ from anydevice.sweep.processes.places import gpu_of
 from anydevice.sweep.processes.runner import BETWEEN, Order, Watcher
 from anydevice.sweep.records.claims import Claim, claim
 from anydevice.sweep.records.records import Record, folder_of, read, write
-from anydevice.sweep.records.surroundings import versions
+from anydevice.sweep.records.provenance import versions
 from anydevice.sweep.records.tracker import Tracker
 
 ATTEMPTS = 2  # of a run whose process or machine went away

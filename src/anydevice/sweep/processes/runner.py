@@ -10,12 +10,12 @@ from typing import Any, Protocol
 from anydevice.sweep.experiment import Shipped
 from anydevice.sweep.grid import Run
 from anydevice.sweep.halving import Halving
+from anydevice.sweep.jsonable import lenient
 from anydevice.sweep.processes.places import Place, Places
 from anydevice.sweep.processes.pool import Processes
 from anydevice.sweep.processes.worker import DISK, OUTPUT, again
 from anydevice.sweep.records.claims import Claim, claim, is_claimed
 from anydevice.sweep.records.records import Damaged, Record, RecordError, folder_of, read, write
-from anydevice.sweep.records.storable import lenient
 from anydevice.text import signal_name
 
 BETWEEN = 0.25  # seconds between two looks at runs that another sweep has

@@ -22,7 +22,7 @@ from anydevice.sweep.grid import Run
 from anydevice.sweep.halving import Halving
 from anydevice.sweep.records.claims import claim
 from anydevice.sweep.records.records import Damaged, Record, RecordError, folder_of, read, told
-from anydevice.sweep.records.storable import strict
+from anydevice.sweep.jsonable import strict
 from anydevice.sweep.records.tracker import StoppedEarly, Tracker
 from anydevice.train.callbacks.callback import everywhere
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from anydevice.errors import UsageError
 from anydevice.files import locked, write_whole
-from anydevice.sweep.records.storable import lenient, strict
+from anydevice.sweep.jsonable import lenient, strict
 
 SWEEP_FORMAT, RUN_FORMAT = "anydevice sweep 1", "anydevice run 1"
 SWEEP, RUNS, RECORD, LOCK = "sweep.json", "runs", "record.json", "lock"

@@ -25,7 +25,7 @@ from torch import Tensor
 from anydevice.devices import host
 from anydevice.errors import UsageError
 from anydevice.sweep.grid import Run
-from anydevice.sweep.records import storable
+from anydevice.sweep import jsonable
 from anydevice.sweep.records.claims import Claim, claim
 from anydevice.sweep.records.records import Damaged, Record, read, write
 from anydevice.train.callbacks.callback import Callback
@@ -205,7 +205,7 @@ class Tracker(Callback):
         for value in waiting.values():
             self._seen(value)
         read = dict(zip(waiting, _numbers(list(waiting.values())), strict=True))
-        plain = {name: storable.figure(name, value) for name, value in {**figures, **read}.items()}
+        plain = {name: jsonable.figure(name, value) for name, value in {**figures, **read}.items()}
         return {"epoch": epoch, **plain}
 
     def _end_epoch(self, epochs: list[dict[str, Any]]) -> None:

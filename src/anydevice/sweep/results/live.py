@@ -17,7 +17,7 @@ from rich.text import Text
 from anydevice.sweep.grid import Run
 from anydevice.sweep.ranking import badness, compared_by
 from anydevice.sweep.records.records import Record
-from anydevice.sweep.records.storable import is_number
+from anydevice.sweep.jsonable import is_number
 from anydevice.tables import show_text
 from anydevice.text import duration_text
 

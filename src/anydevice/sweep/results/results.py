@@ -18,10 +18,10 @@ from rich.text import Text
 from anydevice.errors import UsageError, did_you_mean
 from anydevice.files import write_whole
 from anydevice.sweep.grid import Run
+from anydevice.sweep.jsonable import is_number, strict
 from anydevice.sweep.ranking import badness, compared_by, more_is_better
 from anydevice.sweep.records.claims import is_claimed
 from anydevice.sweep.records.records import SWEEP, Damaged, Record, read_all, read_sheet
-from anydevice.sweep.records.storable import is_number, strict
 from anydevice.sweep.results.live import reason
 from anydevice.tables import Shown, Table
 from anydevice.text import UNSET, duration_text

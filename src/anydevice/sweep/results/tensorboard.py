@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from anydevice.errors import UsageError
 from anydevice.sweep.records.records import Record
-from anydevice.sweep.records.storable import is_number
+from anydevice.sweep.jsonable import is_number
 
 if TYPE_CHECKING:
     from anydevice.sweep.results.results import Results

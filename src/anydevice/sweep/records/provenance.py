@@ -13,7 +13,7 @@ from anydevice.version import __version__
 DIFFS = "diffs"
 
 
-def surroundings(folder: Path, code: Path) -> dict[str, Any]:
+def provenance(folder: Path, code: Path) -> dict[str, Any]:
     """What the records of one call have in common; `code` is where the experiment stands."""
     return {"git": git(folder, code), "versions": versions(), "host": platform.node()}
 
