@@ -10,6 +10,7 @@ import torch
 import anydevice as ad
 from anydevice import UsageError
 from anydevice.sweep.experiment import shipped
+from anydevice.sweep.processes.messages import Ended, Job, Resources
 from anydevice.sweep.processes.pool import Processes
 from anydevice.sweep.records.records import Record, folder_of, read
 
@@ -166,12 +167,14 @@ def test_from_the_third_run_on_what_optimizers_import_is_there_already(tmp_path:
     assert figures(results, "there") == [False, False, True, True]
 
 
-def test_a_run_ordered_of_a_server_that_has_just_ended_is_a_failed_one() -> None:
-    processes = Processes(shipped(experiments.squares))
+def test_a_run_ordered_of_a_server_that_has_just_ended_is_a_failed_one(tmp_path: Path) -> None:
+    runs = tuple(ad.grid(lr=[1]))
+    job = Job(runs, tmp_path, shipped(experiments.squares), {}, seed=0, resources=Resources())
+    processes = Processes("anydevice.sweep.processes.worker")
     processes._server.kill()
     processes._server.wait()
-    number = processes.start({})
-    assert list(processes.messages(None)) == [(number, {"code": -signal.SIGKILL})]
+    number = processes.start(job)
+    assert list(processes.reports(None)) == [(number, Ended(number, -signal.SIGKILL))]
     processes.close()
 
 

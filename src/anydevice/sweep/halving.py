@@ -1,18 +1,17 @@
 """Successive halving, asynchronous (ASHA): weak runs stop early, without waiting for the others."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from anydevice.errors import UsageError
 from anydevice.sweep.ranking import badness
-from anydevice.sweep.records.records import Record
 
 
 @dataclass
 class Halving:
-    """Who goes on at each rung: the best of every `factor` that came so far."""
+    """Which runs continue at each rung: the best of every `factor` that have come so far."""
 
     watch: str
     first: int = 1
@@ -27,7 +26,7 @@ class Halving:
             rung *= self.factor
         return rung == epoch
 
-    def goes_on(self, key: str, epoch: int, figure: Any) -> bool:
+    def judge(self, key: str, epoch: int, figure: Any) -> bool:
         """Whether this run is good enough, compared with those that came to this rung."""
         rung = self.rungs.setdefault(epoch, {})
         rung[key] = own = badness(self.watch, figure, self.more)
@@ -38,12 +37,11 @@ class Halving:
         """What a run needs to know of it."""
         return {"watch": self.watch, "first": self.first, "factor": self.factor}
 
-    def learn(self, records: Iterable[Record]) -> None:
-        """Takes in what runs of an earlier call have reached."""
-        for record in records:
-            for epoch, figures in enumerate(record.epochs, 1):
-                if record.finished and self.is_rung(epoch) and self.watch in figures:
-                    self.goes_on(record.key, epoch, figures[self.watch])
+    def learn(self, key: str, epochs: Sequence[dict[str, Any]]) -> None:
+        """Takes in what a run of an earlier call has reached."""
+        for epoch, figures in enumerate(epochs, 1):
+            if self.is_rung(epoch) and self.watch in figures:
+                self.judge(key, epoch, figures[self.watch])
 
 
 def halving(

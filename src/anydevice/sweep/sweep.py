@@ -13,10 +13,11 @@ from anydevice.sweep.fuse import driver as fusing
 from anydevice.sweep.grid import Run, names_of, runs_of
 from anydevice.sweep.halving import Halving
 from anydevice.sweep.processes import ray, worker
+from anydevice.sweep.processes.driver import Settings
 from anydevice.sweep.processes.places import Places
-from anydevice.sweep.processes.runner import Order, Runner, left_of
-from anydevice.sweep.records.records import Sheet, enter, folder_of, refuse_file
+from anydevice.sweep.processes.runner import Runner, left_of
 from anydevice.sweep.records.provenance import provenance
+from anydevice.sweep.records.records import Sheet, enter, folder_of, refuse_file
 from anydevice.sweep.records.tracker import Tracker
 from anydevice.sweep.results.live import watching
 from anydevice.sweep.results.results import Results
@@ -91,16 +92,18 @@ class Sweep:
             places = Places(self.runs, workers, None if engine else gpus)
             if stop:
                 stop = replace(stop, rungs={})  # another folder's runs are none of this one's
-                stop.learn(Results.of(folder))
-            order = Order(folder, shipped, about, self.seed, retry_failed, stop)
+                for record in Results.of(folder):
+                    if record.finished:
+                        stop.learn(record.key, record.epochs)
+            settings = Settings(folder, shipped, about, self.seed, retry_failed, stop)
             with watching(folder, self.runs, left, places.workers, verbose) as watcher:
                 if engine:
-                    ray.do(order, watcher, left, workers, gpus)
+                    ray.do(settings, watcher, left, workers, gpus)
                     left = []
                 if fuse:
-                    left = fusing.do(order, places, watcher, left)
+                    left = fusing.do(settings, places, watcher, left)
                 if left:
-                    Runner(order, places, watcher).do(left)
+                    Runner(settings, places, watcher).do(left)
         return self.results(folder)
 
     def plan(
@@ -119,8 +122,8 @@ class Sweep:
 
         Inside an experiment, the record of its run: `with sweep.track(run) as t: …`.
         """
-        if worker.current and worker.current.run == run:
-            return worker.current
+        if run.key in worker.trackers:
+            return worker.trackers[run.key]
         if run not in self.runs:
             raise UsageError(f"expected a run of this sweep, got ({run}).")
         if folder is None:

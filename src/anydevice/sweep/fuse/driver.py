@@ -4,30 +4,26 @@ The experiments stay as they are: see process.py.
 """
 
 import json
-from collections import deque
 from collections.abc import Sequence
-from typing import Any
 
 from anydevice.notices import log
 from anydevice.sweep.grid import Run
-from anydevice.sweep.processes.places import Place, Places
-from anydevice.sweep.processes.pool import Processes
-from anydevice.sweep.processes.runner import BETWEEN, Order, Runner, Watcher
-from anydevice.sweep.records.records import Record, RecordError, read
-from anydevice.sweep.jsonable import lenient
+from anydevice.sweep.processes.driver import Driver, Runs, Settings, Watcher
+from anydevice.sweep.processes.places import Places
+from anydevice.sweep.records.records import Record, read
 
 # Parameters in which runs of a group may differ.
 FUSED = ("lr", "learning_rate", "weight_decay", "momentum", "seed")
 
 
-def do(order: Order, places: Places, watcher: Watcher, runs: Sequence[Run]) -> list[Run]:
+def do(settings: Settings, places: Places, watcher: Watcher, runs: Sequence[Run]) -> list[Run]:
     """Does the runs that are faster as one, and gives those that are left to do one by one."""
     groups = groups_of(runs)
     if not groups:
         names = ", ".join(FUSED)
         log.warning(f"anydevice: no runs are trained as one: none differ only in {names}.")
         return list(runs)
-    return _Fusing(order, places, watcher).do(groups, runs)
+    return _Fusing(settings, places, watcher).do(groups, runs)
 
 
 def groups_of(runs: Sequence[Run]) -> list[list[Run]]:
@@ -39,53 +35,19 @@ def groups_of(runs: Sequence[Run]) -> list[list[Run]]:
     return [group for group in groups.values() if len(group) > 1]
 
 
-class _Fusing:
-    """Hands out groups of runs to processes until all are done, or known not to be."""
+class _Fusing(Driver):
+    """Hands out groups of runs to processes; runs that are not done afterwards are done alone."""
 
-    def __init__(self, order: Order, places: Places, watcher: Watcher) -> None:
-        self.order, self.places, self.watcher = order, places, watcher
-        self.running: dict[int, tuple[list[Run], Place]] = {}
-        self.ended: set[str] = set()
+    worker = "anydevice.sweep.fuse.process"
 
     def do(self, groups: list[list[Run]], runs: Sequence[Run]) -> list[Run]:
-        waiting = deque(groups)
-        self.processes = Processes(self.order.experiment)
-        try:
-            while waiting or self.running:
-                while waiting and (place := self.places.take(waiting[0][0])):
-                    self._start(waiting.popleft(), place)
-                for number, said in self.processes.messages(BETWEEN):
-                    self._hear(number, said)
-                self.watcher.tick()
-        finally:
-            self.processes.close()
-        return [run for run in runs if run.key not in self.ended]
+        self.done: set[str] = set()
+        self.work(map(tuple, groups))
+        return [run for run in runs if run.key not in self.done]
 
-    def _start(self, group: list[Run], place: Place) -> None:
-        job = Runner(self.order, self.places, self.watcher).job(group[0], place)
-        job |= {"group": [run.parameters for run in group], "workers": self.places.workers}
-        self.running[self.processes.start(job)] = group, place
-        for run in group:
-            self.watcher.started(run)
-
-    def _hear(self, number: int, said: dict[str, Any]) -> None:
-        group, place = self.running[number]
-        if "disk" in said:
-            raise RecordError(said["disk"])
-        if "said" in said:
-            log.warning(f"anydevice: {len(group)} runs {said['said']}.")
-        if "epoch" in said:
-            run = next(run for run in group if run.key == said["run"])
-            figures = lenient(said["epoch"])
-            self.watcher.epoch(run, figures)
-            if said["asks"] and (halving := self.order.halving):
-                verdict = halving.goes_on(run.key, figures["epoch"], figures[halving.watch])
-                self.processes.answer(number, verdict)
-        if "code" in said:
-            del self.running[number]
-            self.places.give_back(place)
-            for run in group:
-                there = read(self.order.folder, run.key)
-                if isinstance(there, Record) and there.finished:
-                    self.ended.add(run.key)
-                    self.watcher.ended(run, there)
+    def ended(self, runs: Runs, code: int, *, taken: bool) -> None:
+        for run in runs:
+            record = read(self.settings.folder, run.key)
+            if isinstance(record, Record) and record.finished:
+                self.done.add(run.key)
+                self.watcher.ended(run, record)

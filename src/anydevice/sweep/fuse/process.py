@@ -1,14 +1,30 @@
 """In the process of a group of runs: their trials are collected, trained as one, and given back.
 
-Each experiment is a thread, and one of them is at work at a time: it gets as far as its trial.run,
-waits there for the training of all, and goes on with the trained trial.
+Note [Experiments as threads]
+
+An experiment is an ordinary function that calls trial.run() somewhere in its middle. To train the
+trials of several experiments together, all of them have to be in the middle at the same time. So
+each experiment is a thread, which stops inside trial.run() and hands over its trial (`_hand_over`).
+The main thread trains all trials as one (`_train`), and then lets each experiment continue with its
+trained trial.
+
+Experiments are written for a process of their own: they use the global random numbers, the standard
+output, and the list of callbacks that listen to every trial. These exist once in a process, so
+exactly one thread works at any time, the main thread or one experiment, and what is global is
+switched over at each change. This holds:
+
+- Only `Member.proceed` lets an experiment work, and only the main thread calls it. It sets the
+  output, the callbacks (`everywhere`) and the random numbers to the member's before.
+- `_go` is released by the main thread alone, `_back` by the experiment alone. Each is acquired by
+  the other side at once, so neither is ever above 1.
+- An experiment gives the turn back in two places: in `_hand_over`, and when it ends.
+- `instead`, by which trial.run() hands over, is a context variable: each thread has one. It is
+  reset at the first trial.run(), so a second one trains by itself, in the experiment's turn.
 """
 
-import json
 import threading
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 from torch.optim import Optimizer
@@ -16,10 +32,10 @@ from torch.optim import Optimizer
 from anydevice.sweep.fuse.reasons import times_as_fast, why_not
 from anydevice.sweep.fuse.training import Together, resident
 from anydevice.sweep.grid import Run
-from anydevice.sweep.halving import Halving
 from anydevice.sweep.processes import worker
+from anydevice.sweep.processes.messages import DiskFailed, Job, Notice
 from anydevice.sweep.records.claims import claim
-from anydevice.sweep.records.records import RecordError, folder_of, read
+from anydevice.sweep.records.records import RecordError, is_to_do, read
 from anydevice.sweep.records.tracker import StoppedEarly, Tracker
 from anydevice.train.callbacks.callback import everywhere, reactions
 from anydevice.train.data.random_state import random_state, set_random_state
@@ -33,32 +49,36 @@ class NotAsOne(Exception):  # noqa: N818, no error
     """The runs have to be done one by one; its text says why."""
 
 
-def main(job: dict[str, Any], line: Connection) -> int:
+def main(job: Job, line: Connection) -> int:
     """Does what runs of the group can be done as one; those that cannot are left as they were."""
+
+    def notice(text: str) -> None:
+        line.send_bytes(Notice(f"{len(job.runs)} runs {text}.").to_json())
+
     try:
         members = _members(job, line)
         if len(members) > 1:
-            _tell(line, said=_done_together(members, job["workers"]))
+            notice(_train_together(members, job.workers))
     except NotAsOne as error:
-        _tell(line, said=f"are done one by one, because {error}")
+        notice(f"are done one by one, because {error}")
     except RecordError as error:
-        _tell(line, disk=str(error))
+        line.send_bytes(DiskFailed(str(error)).to_json())
         return worker.DISK
     return 0
 
 
-class Follow(Tracker):
-    """The record of one run of a group, whose memory is the group's."""
+class MemberTracker(Tracker):
+    """The record of one run of a group; the memory is the group's."""
 
-    def _used(self) -> dict[str, Any]:
-        return {}
+    def peak_bytes(self) -> int | None:  # noqa: D102
+        return None
 
 
 class Member:
-    """One run: its experiment, in a thread that works only during `goes_on()`."""
+    """One run: its experiment, in a thread that works only during `proceed()`."""
 
-    def __init__(self, run: Run, follow: Follow, experiment: Callable[[Run], Any]) -> None:
-        self.run, self.follow, self.experiment = run, follow, experiment
+    def __init__(self, run: Run, tracker: Tracker, experiment: Callable[[Run], Any]) -> None:
+        self.run, self.tracker, self.experiment = run, tracker, experiment
         self.trial: Trial | None = None
         self.epochs = 0
         self.error: BaseException | None = None
@@ -66,11 +86,10 @@ class Member:
         self._go, self._back = threading.Semaphore(0), threading.Semaphore(0)
         self._thread = threading.Thread(target=self._work, daemon=True)
 
-    def goes_on(self) -> None:
+    def proceed(self) -> None:
         """Lets the experiment work until it hands over its trial, or ends."""
-        worker.write_output_to(folder_of(self.follow.folder, self.run.key) / worker.OUTPUT)
-        worker.current = self.follow
-        everywhere[:] = [self.follow]
+        worker.write_output_to(self.run.folder / worker.OUTPUT)
+        everywhere[:] = [self.tracker]
         if self.trial:
             set_random_state(self._random, self.trial.device)
         else:
@@ -94,19 +113,19 @@ class Member:
     def _to_its_end(self) -> None:
         try:
             instead.set(self._hand_over)
-            self.follow.begin()
+            self.tracker.begin()
             result = self.experiment(self.run)
             if isinstance(result, Iterator):
-                result = worker.drained(result, self.follow)
-            self.follow.take(result)
-            self.follow.end(StoppedEarly() if self.follow.stopped else None)
+                result = worker.collected(result, self.tracker)
+            self.tracker.take(result)
+            self.tracker.end(StoppedEarly() if self.tracker.stopped else None)
         except RecordError:
             raise
         except BaseException as error:
-            self.follow.end(error)
+            self.tracker.end(error)
 
     def _hand_over(self, trial: Trial, epochs: int) -> History:
-        """What trial.run does in this thread, the first time."""
+        """What trial.run does in this thread, the first time: waits until the trial is trained."""
         instead.set(None)
         draw_orders(trial)
         self.trial, self.epochs = trial, epochs
@@ -126,49 +145,33 @@ def draw_orders(trial: Trial) -> None:
         held.order(trial.device)
 
 
-def _members(job: dict[str, Any], line: Connection) -> list[Member]:
-    """The runs that nobody else has, each with its record begun."""
-    folder, members = Path(job["folder"]), []
+def _members(job: Job, line: Connection) -> list[Member]:
+    """The runs that no other process has, each with its record begun."""
+    members = []
     experiment: Callable[[Run], Any] | None = None
-    for parameters in job["group"]:
-        key = Run(parameters).key
-        run = Run(parameters).inside(folder_of(folder, key), job["seed"])
-        held = claim(folder, key)
-        if held is None or not worker.again(read(folder, key), job["retry_failed"]):
+    for run in (worker.run_inside(job, run) for run in job.runs):
+        held = claim(job.folder, run.key)
+        if held is None or not is_to_do(read(job.folder, run.key), job.retry_failed):
             continue
         if experiment is None:
-            worker.write_output_to(folder_of(folder, key) / worker.OUTPUT)
-            worker.settle(job)
-            experiment = worker.received(job["experiment"]).unpacked()
-        halving = Halving(**job["halving"]) if job["halving"] else None
-        judge = worker.Judge(_Named(line, key), halving)  # type: ignore[arg-type]
-        follow = Follow(run, folder, job["about"], judge, tuple(job["gpus"]), own_process=True)
-        follow._claim = held
-        follow.start()
-        members.append(Member(run, follow, experiment))
+            worker.write_output_to(run.folder / worker.OUTPUT)
+            worker.take_resources(job.resources)
+            experiment = job.experiment.unpacked()
+        judge = worker.Judge(run.key, line, job.halving)
+        tracker = MemberTracker(
+            run, job.folder, job.about, judge, job.resources.gpus, own_process=True, held=held
+        )
+        worker.trackers[run.key] = tracker
+        tracker.start()
+        members.append(Member(run, tracker, experiment))
     return members
 
 
-class _Named:
-    """A line on which each message says of which run it is."""
-
-    def __init__(self, line: Connection, key: str) -> None:
-        self.line, self.key = line, key
-        self.recv_bytes = line.recv_bytes
-
-    def send_bytes(self, message: bytes) -> None:
-        _tell(self.line, run=self.key, **json.loads(message))
-
-
-def _tell(line: Connection, **message: Any) -> None:
-    line.send_bytes(json.dumps(message).encode())
-
-
-def _done_together(members: list[Member], workers: int) -> str:
+def _train_together(members: list[Member], workers: int) -> str:
     """Takes all to their ends, and says how."""
     for member in members:
-        member.goes_on()
-        if member.ended and member.follow.record.state == "done":
+        member.proceed()
+        if member.ended and member.tracker.record.state == "done":
             raise NotAsOne("the experiment does not call trial.run")
     members = [member for member in members if not member.ended]
     trials = [member.trial for member in members if member.trial]
@@ -182,7 +185,7 @@ def _done_together(members: list[Member], workers: int) -> str:
     with trials[0].settings():
         try:
             faster = times_as_fast(together, min(workers, len(trials)))
-        except Exception as error:  # whatever PyTorch says that it cannot do for many at once
+        except Exception as error:  # what PyTorch cannot do for many at once
             raise NotAsOne(str(error).splitlines()[0].rstrip(".")) from error
         if faster <= AT_LEAST:
             raise NotAsOne(f"a step of all as one takes {1 / faster:.2g} × as long")
@@ -191,10 +194,10 @@ def _done_together(members: list[Member], workers: int) -> str:
 
 
 def _train(together: Together, members: list[Member]) -> None:
-    """Trains all to their ends, and lets each experiment go on when its trial has come to its."""
+    """Trains all to their ends; each experiment continues as soon as its trial has ended."""
     owner = {id(member.trial): member for member in members}
     reacts = {
-        id(member.trial): reactions([*member.trial.callbacks, member.follow], member.trial)
+        id(member.trial): reactions([*member.trial.callbacks, member.tracker], member.trial)
         for member in members
         if member.trial
     }
@@ -219,13 +222,13 @@ def _train(together: Together, members: list[Member]) -> None:
         together.drop_stopped()
         reach("on_end", ended)
         for trial in ended:
-            owner[id(trial)].goes_on()
+            owner[id(trial)].proceed()
     together.end()
     reach("on_end", together.trials)
     for trial in together.trials:
-        owner[id(trial)].goes_on()
+        owner[id(trial)].proceed()
 
 
 def _say_stepped(optimizer: Optimizer) -> None:
-    """Schedulers warn of an optimizer that has made no step; this one's are made beside it."""
+    """Schedulers warn of an optimizer that has made no step; this one steps elsewhere."""
     optimizer._opt_called = True  # type: ignore[attr-defined]

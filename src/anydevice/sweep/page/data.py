@@ -8,9 +8,9 @@ from functools import partial
 from statistics import median
 from typing import Any
 
+from anydevice.sweep.jsonable import strict
 from anydevice.sweep.ranking import badness, compared_by, more_is_better
 from anydevice.sweep.records.records import Damaged, Record, Sheet
-from anydevice.sweep.jsonable import strict
 from anydevice.sweep.results.live import reason
 
 CURVE_NUMBERS = 120_000  # of all curves together: under a megabyte of the page

@@ -1,17 +1,15 @@
 """The driver's side of the server that forks a process for each run."""
 
-import base64
-import json
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from multiprocessing import Pipe, reduction
 from multiprocessing.connection import Connection, wait
-from typing import Any
 
-from anydevice.sweep.experiment import Shipped
+from anydevice.sweep.processes.messages import Ended, Job, Report, Setup, Verdict
 from anydevice.sweep.processes.server import GRACE
 from anydevice.virtual import enabled
 
@@ -21,28 +19,31 @@ PROGRAM = (
 
 
 class Processes:
-    """The processes of a sweep's runs; `close()` ends those that are left."""
+    """The processes of a sweep's jobs; `close()` ends those that are left.
 
-    def __init__(self, experiment: Shipped) -> None:
-        self._experiment = {**vars(experiment), "data": base64.b64encode(experiment.data).decode()}
+    Args:
+        worker: The module whose `main(job, line)` does a job, in a process of its server.
+    """
+
+    def __init__(self, worker: str) -> None:
+        self._worker = worker
         self._lines: dict[int, Connection | None] = {}  # None: it has nothing more to say
         self._started = 0
         self._serve()
 
-    def start(self, job: dict[str, Any]) -> int:
-        """Begins a run, and gives the number by which its messages name it."""
+    def start(self, job: Job) -> int:
+        """Begins a job, and gives the number by which its reports name it."""
         self._started += 1
         own, other = Pipe()
-        order = {**job, "number": self._started, "experiment": self._experiment}
         self._lines[self._started] = own
-        with suppress(OSError):  # the server has just ended: messages() finds that out
-            self._control.send_bytes(json.dumps(order).encode())
+        with suppress(OSError):  # the server has just ended: reports() finds that out
+            self._control.send_bytes(replace(job, number=self._started).to_json())
             reduction.send_handle(self._control, other.fileno(), self._server.pid)
         other.close()
         return self._started
 
-    def messages(self, timeout: float | None) -> Iterator[tuple[int, dict[str, Any]]]:
-        """What the runs say, each with its number; {"code": …} is the last from each."""
+    def reports(self, timeout: float | None) -> Iterator[tuple[int, Report]]:
+        """What the jobs report, each with its number; Ended is the last from each."""
         numbers = {line: number for number, line in self._lines.items() if line}
         for ready in wait([self._control, *numbers], timeout):
             if ready is self._control:
@@ -51,11 +52,11 @@ class Processes:
                 yield from self._said(numbers[ready])  # type: ignore[index]
 
     def answer(self, number: int, verdict: bool) -> None:
-        """Replies to a run that has asked whether it goes on."""
+        """Replies to a run that has asked whether it continues."""
         line = self._lines[number]
         with suppress(OSError):  # it has ended
             if line:
-                line.send_bytes(json.dumps(verdict).encode())
+                line.send_bytes(Verdict(verdict).to_json())
 
     def close(self) -> None:
         """Ends all that is left, and waits until it has ended; a second Ctrl-C does not wait."""
@@ -80,48 +81,34 @@ class Processes:
             start_new_session=True,  # Ctrl-C is the driver's, which ends the runs in its way
         )
         other.close()
-        setting = {"argv": sys.argv, "machine": _machine()}
-        self._control.send_bytes(json.dumps(setting).encode())
+        machine = enabled()
+        setup = Setup(self._worker, sys.argv, machine.to_dict() if machine else None)
+        self._control.send_bytes(setup.to_json())
 
-    def _said(self, number: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    def _said(self, number: int) -> Iterator[tuple[int, Report]]:
         line = self._lines.get(number)
         try:
             while line and line.poll():
-                yield number, json.loads(line.recv_bytes())
+                yield number, Report.from_json(line.recv_bytes())
         except (EOFError, OSError):
             if line:
                 line.close()
             self._lines[number] = None
 
-    def _ended(self) -> Iterator[tuple[int, dict[str, Any]]]:
+    def _ended(self) -> Iterator[tuple[int, Report]]:
         """How runs ended; if the server itself has, all of them have, and there is another one."""
         try:
-            endings = [json.loads(self._control.recv_bytes())]
+            endings = [Ended.from_json(self._control.recv_bytes())]
         except (EOFError, OSError):
             code = self._server.wait()
             if not self._lines:
                 raise RuntimeError(f"the server of the sweep's runs ended with {code}") from None
-            endings = [{"number": number, "code": -signal.SIGKILL} for number in self._lines]
+            endings = [Ended(number, -signal.SIGKILL) for number in self._lines]
             self._control.close()
             self._serve()
         for ending in endings:
-            number = ending["number"]
-            yield from self._said(number)
-            line = self._lines.pop(number)
+            yield from self._said(ending.number)
+            line = self._lines.pop(ending.number)
             if line:
                 line.close()
-            yield number, {"code": ending["code"]}
-
-
-def _machine() -> dict[str, Any] | None:
-    """The virtual GPUs of this process, as the server is to have them."""
-    machine = enabled()
-    if machine is None:
-        return None
-    gpu = machine.gpu
-    return {
-        "gpus": machine.gpus,
-        "gpu": gpu.kind,
-        "memory": gpu.memory,
-        "hollow": machine.hollow,
-    }
+            yield ending.number, ending

@@ -1,14 +1,11 @@
 """The same sweep on a Ray cluster: runs are its tasks, and their records come to the driver."""
 
-import base64
 import platform
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -17,11 +14,12 @@ from anydevice.errors import UsageError
 from anydevice.notices import log
 from anydevice.sweep.grid import Run
 from anydevice.sweep.processes import worker
+from anydevice.sweep.processes.driver import BETWEEN, Settings, Watcher
+from anydevice.sweep.processes.messages import Job, Resources
 from anydevice.sweep.processes.places import gpu_of
-from anydevice.sweep.processes.runner import BETWEEN, Order, Watcher
 from anydevice.sweep.records.claims import Claim, claim
-from anydevice.sweep.records.records import Record, folder_of, read, write
 from anydevice.sweep.records.provenance import versions
+from anydevice.sweep.records.records import Record, is_to_do, read, write
 from anydevice.sweep.records.tracker import Tracker
 
 ATTEMPTS = 2  # of a run whose process or machine went away
@@ -41,10 +39,14 @@ def ray_here() -> Any:
 
 
 def do(
-    order: Order, watcher: Watcher, runs: Sequence[Run], workers: int | None, gpus: float | None
+    settings: Settings,
+    watcher: Watcher,
+    runs: Sequence[Run],
+    workers: int | None,
+    gpus: float | None,
 ) -> None:
     """Does the runs on the cluster; each has a CPU, and `gpus` GPUs if it is for one."""
-    if order.halving:
+    if settings.halving:
         raise UsageError("expected no stop= with engine='ray', which does not ask in between.")
     for run in runs:
         if (gpu_of(run) or -1) > 0:
@@ -52,18 +54,23 @@ def do(
                 f"expected device='cuda' for runs on a cluster, which gives them their GPU, got "
                 f"{run.device!r}."
             )
-    _Driver(ray_here(), order, watcher, workers, gpus).do(runs)
+    _Cluster(ray_here(), settings, watcher, workers, gpus).do(runs)
 
 
-class _Driver:
-    """Hands out runs to the cluster, and writes down what they send."""
+class _Cluster:
+    """Hands out runs to the cluster, and writes the records that they send."""
 
     def __init__(
-        self, ray: Any, order: Order, watcher: Watcher, workers: int | None, gpus: float | None
+        self,
+        ray: Any,
+        settings: Settings,
+        watcher: Watcher,
+        workers: int | None,
+        gpus: float | None,
     ) -> None:
         from ray.util.queue import Queue
 
-        self.ray, self.order, self.watcher = ray, order, watcher
+        self.ray, self.settings, self.watcher = ray, settings, watcher
         there = ray.cluster_resources()
         self.gpus = (1.0 if gpus is None else gpus) if there.get("GPU") else 0.0
         self.workers = workers or max(1, int(there.get("CPU", 1)))
@@ -87,38 +94,26 @@ class _Driver:
             self.mail.shutdown(force=True)
 
     def _start(self, run: Run) -> None:
-        folder = self.order.folder
+        folder = self.settings.folder
         held = claim(folder, run.key)
         if held is None:
             log.warning(f"anydevice: ({run}) is under way in another sweep, and left to it.")
             return
-        if not worker.again(read(folder, run.key), self.order.retry_failed):
+        if not is_to_do(read(folder, run.key), self.settings.retry_failed):
             return held.release()
         gpus = self.gpus if gpu_of(run) is not None else 0.0
-        job = {
-            "folder": str(folder.absolute()),
-            "parameters": run.parameters,
-            "seed": self.order.seed,
-            "about": self.order.about,
-            "threads": 1,
-            "visible": None,
-            "current": None,
-            "share": gpus if 0 < gpus < 1 else 1.0,
-            "path": sys.path,
-            "experiment": {
-                **vars(self.order.experiment),
-                "data": base64.b64encode(self.order.experiment.data).decode(),
-            },
-        }
-        task = self.task.options(num_cpus=1, num_gpus=gpus).remote(job, self.mail)
+        resources = Resources(threads=1, share=gpus if 0 < gpus < 1 else 1.0)
+        settings = replace(self.settings, folder=folder.absolute())
+        job = Job((run,), resources=resources, workers=self.workers, **vars(settings))
+        task = self.task.options(num_cpus=1, num_gpus=gpus).remote(job, sys.path, self.mail)
         self.running[task] = run, held
         self.watcher.started(run)
 
     def _hear_all(self) -> None:
-        """Writes what has come, then looks which runs have ended: nothing of theirs is later."""
+        """Writes what has come, then sees which runs have ended: they send nothing later."""
         ended, _ = self.ray.wait(list(self.running), timeout=BETWEEN) if self.running else ([], [])
         for record in self.mail.get_nowait_batch(self.mail.qsize()):
-            self._write(Record(**record))
+            self._write(record)
         for task in ended:
             run, held = self.running.pop(task)
             try:
@@ -126,12 +121,12 @@ class _Driver:
             except self.ray.exceptions.RayError as error:
                 self._lost(run, error)
             else:
-                self._tell_ended(run)
+                self._report_ended(run)
             held.release()
 
     def _write(self, record: Record) -> None:
-        before = read(self.order.folder, record.key)
-        write(self.order.folder, record)
+        before = read(self.settings.folder, record.key)
+        write(self.settings.folder, record)
         if len(record.epochs) > (len(before.epochs) if isinstance(before, Record) else 0):
             self.watcher.epoch(Run(record.parameters), record.last)
 
@@ -140,15 +135,15 @@ class _Driver:
         self.attempts[run.key] = self.attempts.get(run.key, 1) + 1
         why = str(error).strip().splitlines()[0]
         if self.attempts[run.key] <= ATTEMPTS:
-            log.warning(f"anydevice: ({run}) is begun again, because its process went away: {why}")
+            log.warning(f"anydevice: ({run}) starts again, because its process went away: {why}")
             return self.waiting.append(run)
-        there = read(self.order.folder, run.key)
+        there = read(self.settings.folder, run.key)
         kept = there if isinstance(there, Record) else Record(run.key, run.parameters)
-        write(self.order.folder, replace(kept, state="failed", error=str(error)))
-        self._tell_ended(run)
+        write(self.settings.folder, replace(kept, state="failed", error=str(error)))
+        self._report_ended(run)
 
-    def _tell_ended(self, run: Run) -> None:
-        there = read(self.order.folder, run.key)
+    def _report_ended(self, run: Run) -> None:
+        there = read(self.settings.folder, run.key)
         if isinstance(there, Record):
             self.watcher.ended(run, there)
 
@@ -156,31 +151,26 @@ class _Driver:
 # ---- in the task ----
 
 
-class Mailed(Tracker):
+class MailingTracker(Tracker):
     """A run's record, sent to the driver instead of written."""
 
-    def __init__(
-        self, run: Run, job: dict[str, Any], send: Callable[[dict[str, Any]], None]
-    ) -> None:
-        about = {**job["about"], "host": platform.node(), "versions": versions()}
-        super().__init__(run, Path(job["folder"]), about, own_process=True)
+    def __init__(self, run: Run, job: Job, send: Callable[[Record], None]) -> None:
+        about = {**job.about, "host": platform.node(), "versions": versions()}
+        super().__init__(run, job.folder, about, own_process=True)
         self._send = send
 
-    def _keep(self, **changes: Any) -> None:
-        self._record = replace(self._record, seconds=perf_counter() - self._begin, **changes)
-        self._send(vars(self._record))
+    def store(self, record: Record, *, epoch: bool) -> None:  # noqa: D102
+        self._send(record)
 
 
-def carry(job: dict[str, Any], mail: Any) -> None:
-    """Does one run, in a process of the cluster."""
-    sys.path.extend(place for place in job["path"] if place not in sys.path)
-    key = Run(job["parameters"]).key
-    own = folder_of(Path(job["folder"]), key)
+def carry(job: Job, path: list[str], mail: Any) -> None:
+    """Does one run, in a process of the cluster that has the driver's sys.path."""
+    sys.path.extend(place for place in path if place not in sys.path)
+    run = worker.run_inside(job, job.runs[0])
     with suppress(OSError):  # another machine, without the driver's disk
-        own.mkdir(parents=True, exist_ok=True)
-    run = Run(job["parameters"]).inside(own, job["seed"])
+        run.folder.mkdir(parents=True, exist_ok=True)
     if not torch.cuda.is_available():  # a cluster may count other things as GPUs
-        job["share"] = 1.0
-    follow = Mailed(run, job, mail.put)
-    follow.start()
-    worker.carry_out(job, run, follow)
+        job = replace(job, resources=replace(job.resources, share=1.0))
+    tracker = MailingTracker(run, job, mail.put)
+    tracker.start()
+    worker.carry_out(job, run, tracker)

@@ -5,24 +5,27 @@ by anydevice.sweep.processes.pool.
 """
 
 import atexit
+import ctypes
 import gc
-import json
 import os
 import signal
 import socket
 import sys
 import time
 from contextlib import suppress
+from importlib import import_module
 from multiprocessing import reduction
 from multiprocessing.connection import Connection, wait
 from typing import Any, NoReturn
+
+from anydevice.sweep.processes.messages import Ended, Job, Setup
 
 MANY = 3  # runs
 GRACE = 10.0  # seconds that a run has to write its checkpoint when the sweep ends before it
 
 
 class Server:
-    """Forks runs as they are ordered, and tells how they ended."""
+    """Forks a process for each job, and reports how it ended."""
 
     def __init__(self, control: Connection) -> None:
         self.control = control
@@ -34,26 +37,26 @@ class Server:
         signal.set_wakeup_fd(wakeup.fileno(), warn_on_full_buffer=False)
         self._wakeup = wakeup
 
-    def serve(self) -> tuple[bytes, Connection] | None:
-        """Returns the order, in the process of a run; None where all is over."""
+    def serve(self) -> tuple[Job, Connection] | None:
+        """Returns the job and the line to the driver, in a job's process; None when all is over."""
         while True:
             for ready in wait([self.control, self.wakes]):
                 if ready is self.wakes:
                     self.wakes.recv(4096)
-                    self.tell_ended()
+                    self.report_ended()
                     continue
                 try:
-                    order = self.control.recv_bytes()
+                    job = Job.from_json(self.control.recv_bytes())
                     line = Connection(reduction.recv_handle(self.control))
                 except (EOFError, OSError):
                     self.end_all()
                     return None
-                if self.forked(json.loads(order)["number"]):
-                    return order, line
+                if self.forked(job.number):
+                    return job, line
                 line.close()
 
     def forked(self, number: int) -> bool:
-        """True in the new process, which is rid of what is the server's."""
+        """True in the new process, which has closed what is the server's."""
         if number == MANY:
             _import_what_optimizers_need()
         pid = os.fork()
@@ -69,8 +72,8 @@ class Server:
         self._wakeup.close()
         return True
 
-    def tell_ended(self) -> None:
-        """Tells of every process that has ended, and ends what it left running."""
+    def report_ended(self) -> None:
+        """Reports every process that has ended, and ends what it left running."""
         while self.runs:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if not pid:
@@ -79,7 +82,7 @@ class Server:
             number = self.runs.pop(pid)
             code = os.waitstatus_to_exitcode(status)
             with suppress(OSError):  # nobody listens any more
-                self.control.send_bytes(json.dumps({"number": number, "code": code}).encode())
+                self.control.send_bytes(Ended(number, code).to_json())
 
     def end_all(self) -> None:
         """Asks the runs to end, and makes them."""
@@ -87,7 +90,7 @@ class Server:
             _kill_group(pid, signal.SIGTERM)
         deadline = time.monotonic() + GRACE
         while self.runs and time.monotonic() < deadline:
-            self.tell_ended()
+            self.report_ended()
             time.sleep(0.01)
         for pid in self.runs:
             _kill_group(pid, signal.SIGKILL)
@@ -103,11 +106,11 @@ def _kill_group(pid: int, number: int) -> None:
 def _import_torch(machine: dict[str, Any] | None) -> None:
     """torch, on the virtual GPUs of the process that asks, if it has any."""
     if machine:
-        from anydevice.virtual.machine import machine as wanted
-        from anydevice.virtual.process import import_hook
+        from anydevice.virtual.machine import Machine
+        from anydevice.virtual.process import environment, import_hook
 
-        if "ANYDEVICE_VIRTUAL" not in os.environ:
-            return import_hook.import_torch(wanted(**machine))
+        if environment.VIRTUAL not in os.environ:
+            return import_hook.import_torch(Machine.from_dict(machine))
     import torch  # noqa: F401
 
 
@@ -121,18 +124,27 @@ def _import_what_optimizers_need() -> None:
 def main(descriptor: int) -> None:
     """Serves until the other end of the connection closes."""
     control = Connection(descriptor)
-    setting = json.loads(control.recv_bytes())
-    _import_torch(setting["machine"])
+    setup = Setup.from_json(control.recv_bytes())
+    _import_torch(setup.machine)
+    worker = import_module(setup.worker)
 
-    from anydevice.sweep.processes import worker
     from anydevice.train import trial  # noqa: F401
 
     parent = os.getpid()
     gc.freeze()
-    job = Server(control).serve()
-    if job:
-        sys.argv[:] = setting["argv"]
-        _end(worker.main(parent, *job))
+    work = Server(control).serve()
+    if work:
+        _die_with(parent)
+        sys.argv[:] = setup.argv
+        _end(worker.main(*work))
+
+
+def _die_with(parent: int) -> None:
+    """Ends this process when its parent ends, even if that is killed; where the system can."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        if os.getppid() != parent:
+            os._exit(1)
 
 
 def _end(code: int) -> NoReturn:

@@ -5,7 +5,7 @@ import weakref
 from pathlib import Path
 
 from anydevice.files import lock
-from anydevice.sweep.records.records import LOCK, folder_of, told
+from anydevice.sweep.records.records import LOCK, disk_errors, folder_of
 
 
 class Claim:
@@ -28,7 +28,7 @@ _held: "weakref.WeakSet[Claim]" = weakref.WeakSet()
 def claim(folder: Path, key: str) -> Claim | None:
     """The run for this process, or None while another one has it."""
     path = folder_of(folder, key) / LOCK
-    with told(path):
+    with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     if lock(descriptor, wait=False):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from anydevice.files import write_whole
-from anydevice.sweep.records.records import told
+from anydevice.sweep.records.records import disk_errors
 from anydevice.version import __version__
 
 DIFFS = "diffs"
@@ -40,7 +40,7 @@ def git(folder: Path, code: Path) -> dict[str, Any] | None:
     diff = _git(code, "diff", "HEAD", "--no-ext-diff", "--no-color") or b""
     name = f"{hashlib.sha256(diff).hexdigest()[:16]}.patch" if diff.strip() else None
     if name and not (folder / DIFFS / name).exists():
-        with told(folder / DIFFS / name):
+        with disk_errors(folder / DIFFS / name):
             (folder / DIFFS).mkdir(exist_ok=True)
             write_whole(folder / DIFFS / name, diff)
     return {"commit": commit.decode().strip(), "dirty": bool(name), "diff": name}

@@ -107,6 +107,13 @@ def read(folder: Path, key: str) -> Record | Damaged | None:
     return _record(path, key, text)
 
 
+def is_to_do(record: Record | Damaged | None, retry_failed: bool) -> bool:
+    """Whether a run with this record is to be done: it has none, was interrupted, or failed."""
+    if not isinstance(record, Record):
+        return record is None
+    return not record.finished or (record.state == "failed" and retry_failed)
+
+
 def read_all(folder: str | Path) -> tuple[list[Record], list[Damaged]]:
     """Every run of a sweep in the sweep's order, and the files that cannot be read."""
     folder = Path(folder)
@@ -154,7 +161,7 @@ def read_sheet(folder: Path) -> Sheet:
 def enter(folder: Path, sheet: Sheet) -> Sheet:
     """Makes the folder this sweep's, or joins it if it is; the folder of another is wrong use."""
     refuse_file(folder)
-    with told(folder):
+    with disk_errors(folder):
         (folder / RUNS).mkdir(parents=True, exist_ok=True)
         with locked(folder / LOCK):
             there = read_sheet(folder) if (folder / SWEEP).exists() else None
@@ -226,14 +233,14 @@ def _why(error: Exception) -> str:
 
 
 def _write(path: Path, entry: dict[str, Any]) -> None:
-    with told(path):
+    with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, json.dumps(strict(entry), ensure_ascii=False).encode())
 
 
 @contextmanager
-def told(path: Path) -> Iterator[None]:
-    """An error of the disk as a sentence that names the file and says what is lost: nothing."""
+def disk_errors(path: Path) -> Iterator[None]:
+    """Makes an error of the disk a sentence that names the file and says that nothing is lost."""
     try:
         yield
     except RecordError:

@@ -24,8 +24,8 @@ from torch import Tensor
 
 from anydevice.devices import host
 from anydevice.errors import UsageError
-from anydevice.sweep.grid import Run
 from anydevice.sweep import jsonable
+from anydevice.sweep.grid import Run
 from anydevice.sweep.records.claims import Claim, claim
 from anydevice.sweep.records.records import Damaged, Record, read, write
 from anydevice.train.callbacks.callback import Callback
@@ -52,10 +52,11 @@ class Tracker(Callback):
         judge: Callable[[dict[str, Any]], bool] | None = None,
         gpus: tuple[int, ...] = (),
         own_process: bool = False,
+        held: Claim | None = None,
     ) -> None:
         self.run, self.folder = run, folder
         self._judge, self._gpus, self._own_process = judge, gpus, own_process
-        self._claim: Claim | None = None
+        self._claim = held
         self._record = Record(run.key, run.parameters, seed=run.seed, **about)
         self._sums: dict[str, Tensor] = {}
         self._numbers: dict[str, float] = {}
@@ -137,7 +138,7 @@ class Tracker(Callback):
             state = "stopped"
         elif error is not None:
             state, text = "failed", "".join(traceback.format_exception(error))
-        self._keep(state=state, error=text, **self._ran_on(), **self._used())
+        self._keep(state=state, error=text, **self._ran_on(), peak_bytes=self.peak_bytes())
 
     @property
     def record(self) -> Record:
@@ -178,6 +179,26 @@ class Tracker(Callback):
 
     stopped = False
 
+    # ---- what a subclass may do in another way ----
+
+    def store(self, record: Record, *, epoch: bool) -> None:
+        """Writes the record; of many short epochs, only so many that it takes little time."""
+        now = perf_counter()
+        if not epoch or now - self._written > SELDOM * self._writing:
+            write(self.folder, record)
+            self._written = perf_counter()
+            self._writing = self._written - now
+
+    def peak_bytes(self) -> int | None:
+        """The most memory that the run has taken, where that is known."""
+        device = self._ran_device()
+        if device.type == "cuda":
+            return torch.cuda.max_memory_allocated(device)
+        if not self._own_process:
+            return None  # a process has one peak for all its runs
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
     # ---- how ----
 
     def _first(self, name: str, value: Tensor) -> Tensor:
@@ -216,11 +237,7 @@ class Tracker(Callback):
     def _keep(self, **changes: Any) -> None:
         now = perf_counter()
         self._record = replace(self._record, **{"seconds": now - self._begin, **changes})
-        begins_or_ends = "epochs" not in changes
-        if begins_or_ends or now - self._written > SELDOM * self._writing:
-            write(self.folder, self._record)
-            self._written = perf_counter()
-            self._writing = self._written - now
+        self.store(self._record, epoch="epochs" in changes)
 
     def _ran_on(self) -> dict[str, Any]:
         device = self._ran_device()
@@ -244,15 +261,6 @@ class Tracker(Callback):
 
     def _on_gpu(self) -> bool:
         return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
-
-    def _used(self) -> dict[str, Any]:
-        device = self._ran_device()
-        if device.type == "cuda":
-            return {"peak_bytes": torch.cuda.max_memory_allocated(device)}
-        if not self._own_process:
-            return {}  # a process has one peak for all its runs
-        unit = 1 if sys.platform == "darwin" else 1024
-        return {"peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}
 
 
 def _numbers(tensors: list[Tensor]) -> list[float]:

@@ -15,9 +15,9 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from anydevice.sweep.grid import Run
+from anydevice.sweep.jsonable import is_number
 from anydevice.sweep.ranking import badness, compared_by
 from anydevice.sweep.records.records import Record
-from anydevice.sweep.jsonable import is_number
 from anydevice.tables import show_text
 from anydevice.text import duration_text
 

@@ -157,7 +157,7 @@ class Results(Shown, Sequence[Record]):
         """Writes a TensorBoard run for each run, its hyperparameters in it."""
         from anydevice.sweep.results.tensorboard import write_runs
 
-        return write_runs(self, Path(folder))
+        return write_runs(self.records, self.figures, Path(folder))
 
     def report(self, path: str | Path | None = None) -> Path:
         """Writes a page with pictures: FOLDER/report.html, or another file."""

@@ -4,18 +4,16 @@ SummaryWriter.add_hparams would make another run for each run's hyperparameters;
 the run itself.
 """
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from anydevice.errors import UsageError
-from anydevice.sweep.records.records import Record
 from anydevice.sweep.jsonable import is_number
-
-if TYPE_CHECKING:
-    from anydevice.sweep.results.results import Results
+from anydevice.sweep.records.records import Record
 
 
-def write_runs(results: "Results", folder: Path) -> Path:
+def write_runs(records: Sequence[Record], measured: Iterable[str], folder: Path) -> Path:
     """Writes the folder for `tensorboard --logdir`."""
     try:
         from torch.utils.tensorboard.summary import hparams
@@ -24,8 +22,8 @@ def write_runs(results: "Results", folder: Path) -> Path:
         raise UsageError(
             "expected the package tensorboard, got none: pip install anydevice[tensorboard]."
         ) from error
-    figures = dict.fromkeys((*results.figures, "seconds"))
-    for number, record in enumerate(results.records, 1):
+    figures = dict.fromkeys((*measured, "seconds"))
+    for number, record in enumerate(records, 1):
         with SummaryWriter(str(folder / f"{number:03d}-{record.key[:6]}")) as writer:
             for summary in hparams(_parameters(record), figures):  # type: ignore[no-untyped-call]
                 writer.file_writer.add_summary(summary)
