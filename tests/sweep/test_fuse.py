@@ -152,7 +152,7 @@ class Steps(Callback):
     ("change", "reason"),
     [
         (lambda t: t.with_options(accumulate=2), "its options"),
-        (lambda t: t.callbacks.append(Steps()), "looks at each step"),
+        (lambda t: t.callbacks.append(Steps()), "one of its callbacks looks at each step"),
         (lambda t: t.checkpoint("nowhere"), "writes checkpoints"),
         (lambda t: t.with_generators([(X.double(), Y)]), "not tensors"),
         (lambda t: t.run(1, verbose=False), "trained already"),

@@ -6,7 +6,7 @@ import pytest
 
 from anydevice.sweep.grid import grid
 from anydevice.sweep.records.records import Record
-from anydevice.sweep.results.live import Progress, duration_text, line_of, picture, reason
+from anydevice.sweep.results.live import Progress, line_of, picture
 from anydevice.tables import plain_text
 
 RUNS = grid(lr=[1, 2, 3, 4])
@@ -62,12 +62,4 @@ def test_a_run_that_ended_is_one_line() -> None:
     ],
 )
 def test_a_reason_is_the_line_that_says_something(error: str | None, line: str) -> None:
-    assert reason(Record("k", {}, "failed", error)) == line
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.0123, "0.012 s"), (9.9, "9.9 s"), (61, "61 s"), (600, "10 min"), (9000, "2.5 h")],
-)
-def test_durations_are_as_people_say_them(seconds: float, text: str) -> None:
-    assert duration_text(seconds) == text
+    assert Record("k", {}, "failed", error).reason == line

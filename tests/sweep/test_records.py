@@ -86,7 +86,7 @@ def test_the_folder_of_another_sweep_is_refused_and_stays_as_it_is(tmp_path: Pat
     a_sweep(tmp_path, a_record(1))
     before = (tmp_path / "sweep.json").read_bytes()
     for other in (Sheet(["lr"], "other:experiment"), Sheet(["lr", "width"], "train:experiment")):
-        with pytest.raises(UsageError, match="another one's runs"):
+        with pytest.raises(UsageError, match="the runs of another"):
             enter(tmp_path, other)
     assert (tmp_path / "sweep.json").read_bytes() == before
 

@@ -50,11 +50,11 @@ def test_a_table_has_the_runs_in_order_and_the_best_of_each_device_marked(tmp_pa
     assert plain_text(ad.Results.of(a_folder(tmp_path)).table()).splitlines() == [
         " run  state   epoch  loss  accuracy  epoch duration  run duration     lr  device",
         " ───────────────────────────────────────────────────────────────────────────────",
-        "   1  done        2   0.3       0.7           0.5 s           2 s    0.1  cuda",
-        "   2  done        2   0.1      0.9*           0.5 s           2 s   0.01  cuda",
-        "   3  failed      1   0.8       0.2           0.5 s           2 s  0.001  cuda",
-        "   4  done        2   0.2      0.8*           0.5 s           2 s    0.1  cpu",
-        "   5  done        1   nan       nan           0.5 s           2 s   0.01  cpu",
+        "   1  done        2   0.3       0.7          500 ms           2 s    0.1  cuda",
+        "   2  done        2   0.1      0.9*          500 ms           2 s   0.01  cuda",
+        "   3  failed      1   0.8       0.2          500 ms           2 s  0.001  cuda",
+        "   4  done        2   0.2      0.8*          500 ms           2 s    0.1  cpu",
+        "   5  done        1   nan       nan          500 ms           2 s   0.01  cpu",
     ]
 
 

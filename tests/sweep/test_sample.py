@@ -35,9 +35,9 @@ def test_runs_that_are_drawn_differ_and_when_leaves_some_out() -> None:
     [
         (lambda: ad.sample(0, a=[1]), "1 or more runs, got 0"),
         (lambda: ad.sample(3), "expected parameters"),
-        (lambda: ad.sample(5, a=[1, 2], b=[3]), r"5 runs that differ, got 2 from a=\[1, 2\]"),
+        (lambda: ad.sample(5, a=[1, 2], b=[3]), r"5 different runs, got 2 from a=\[1, 2\]"),
         (lambda: ad.log_uniform(0, 1), "two numbers above 0 for log_uniform"),
-        (lambda: ad.uniform(2, 1), "the lesser first, got 2 and 1"),
+        (lambda: ad.uniform(2, 1), "the smaller first, got 2 and 1"),
         (lambda: ad.integers(0.5, 3), "whole numbers"),
         (lambda: ad.sample(1, a=0.5), "a list of values for a, got 0.5"),
     ],

@@ -1,7 +1,7 @@
-"""An experiment on its way to another process: by its name, or as a whole where it has none.
+"""Sends an experiment to another process: by its name, or as a whole where it has none.
 
-A program's own functions are found by running the program up to its call of Sweep.run; those of a
-notebook, and lambdas, need the package cloudpickle.
+A program's own functions are found by running the program up to its call of Sweep.run. Functions
+in a notebook, and lambdas, need the package cloudpickle.
 """
 
 import functools
@@ -17,11 +17,11 @@ from typing import Any
 
 from anydevice.errors import UsageError
 
-loading_program = False  # whether this process runs a program only to get at its functions
+loading_program = False  # whether this process runs a program only to find its functions
 
 
 class ReachedTheSweep(BaseException):
-    """The program has come to its own call of Sweep.run: what stands above is all there."""
+    """The program has come to its call of Sweep.run: everything above it is defined."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,10 @@ class Shipped:
 
 
 def shipped(experiment: Callable[..., Any]) -> Shipped:
-    """The experiment to be sent; one that cannot be is wrong use."""
+    """The experiment, ready to be sent; a UsageError if it cannot be."""
     main = sys.modules.get("__main__")
     path = getattr(main, "__file__", None)
-    path = path if path and os.path.isfile(path) else None  # "<stdin>", for one, is none
+    path = path if path and os.path.isfile(path) else None  # "<stdin>", for example, is no file
     by_name = path or getattr(inspect.unwrap(_plain(experiment)), "__module__", "") != "__main__"
     if by_name:
         try:
@@ -81,7 +81,7 @@ def name_of(experiment: Callable[..., Any] | None) -> str | None:
 
 
 def code_of(experiment: Callable[..., Any] | None) -> Path:
-    """The folder where the experiment stands."""
+    """The folder of the experiment's code."""
     try:
         return Path(inspect.getfile(_plain(experiment))).absolute().parent
     except (TypeError, OSError):
@@ -95,14 +95,14 @@ def _plain(experiment: Any) -> Any:
 
 
 def _load_program(path: str, package: str | None) -> None:
-    """Runs a program as a module of another name, so that its `if __name__ == …` stays shut."""
+    """Runs a program as a module of another name, so that `if __name__ == "__main__"` is false."""
     global loading_program
     spec = spec_from_file_location("__mp_main__", path)
     assert spec
     assert spec.loader
     module = module_from_spec(spec)
     module.__package__ = package
-    module.__spec__ = None  # as multiprocessing has it, whose own processes look for the file then
+    module.__spec__ = None  # as multiprocessing has it: its processes then look for the file
     sys.modules["__main__"] = sys.modules["__mp_main__"] = module
     loading_program = True
     try:

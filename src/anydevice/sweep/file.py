@@ -41,7 +41,7 @@ class FileOrder:
 
 
 def read_order(path: Path, folder: Path | None = None) -> FileOrder:
-    """The sweep that a file describes; `folder` is for one that names none, or another."""
+    """The sweep that a file describes; `folder` comes before the one that the file names."""
     entry = _toml(path)
     _refuse_strangers(path, entry)
     experiment = function(_needed(path, entry, "experiment"), path.parent)
@@ -57,7 +57,7 @@ def read_order(path: Path, folder: Path | None = None) -> FileOrder:
 
 
 def function(name: object, folder: Path) -> Callable[..., Any]:
-    """What module:function names; modules in the file's folder come first."""
+    """The function that module:function names; modules in the file's folder come first."""
     module_name, colon, attribute = str(name).partition(":")
     if not colon or not module_name or not attribute:
         raise UsageError(f"expected a function as module:function, got {name!r}.")
@@ -67,9 +67,9 @@ def function(name: object, folder: Path) -> Callable[..., Any]:
         found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name and not module_name.startswith(error.name):
-            raise  # the module is there, and lacks another
+            raise  # the module is there, but imports one that is not
         raise UsageError(
-            f"expected a module to import for {name!r}, got none of this name in "
+            f"expected a module to import for {name!r}, got none with this name in "
             f"{folder.absolute()} or among the installed packages."
         ) from error
     for part in attribute.split("."):
@@ -133,12 +133,12 @@ def _table(path: Path, entry: dict[str, Any], name: str) -> dict[str, Any]:
     if not isinstance(table, dict):
         raise UsageError(f"expected a table [{name}] in {path}, got {table!r}.")
     if "when" in table:
-        raise UsageError(f"expected when = … above [{name}] in {path}, got it below.")
+        raise UsageError(f"expected when = … above [{name}] in {path}, got it inside.")
     return dict(table)
 
 
 def _space(given: Any) -> Any:
-    """`{log_uniform = [1e-4, 1e-1]}` as a space; a list as it is."""
+    """`{log_uniform = [1e-4, 1e-1]}` as a space; a list unchanged."""
     if isinstance(given, dict) and len(given) == 1:
         (name, bounds), *_ = given.items()
         if name in SPACES and isinstance(bounds, list) and len(bounds) == 2:
@@ -151,7 +151,7 @@ def _space(given: Any) -> Any:
 
 
 def _halving(path: Path, given: Any) -> Halving:
-    """`[stop]`: what ad.halving takes."""
+    """`[stop]`: the arguments of ad.halving."""
     try:
         return halving(**given)
     except TypeError as error:

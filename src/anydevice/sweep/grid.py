@@ -15,10 +15,18 @@ Condition = Callable[["Run"], bool]
 
 
 class Run:
-    """The parameters of one run, as attributes: `run.lr`. It does not change.
+    """The parameters of one run, as attributes: `run.lr`. A run cannot be changed.
 
-    Inside a sweep `run.folder` is the run's own folder, for checkpoints and the like, and
-    `run.seed` what its random numbers were seeded with. `run.parameters` is all as a dictionary.
+    Attributes:
+        parameters: All of them as a dictionary, in their order.
+        key: The run's name on disk, the same for the same parameters.
+        seed: The seed of torch, numpy and random: the parameter `seed`, or else the sweep's.
+        folder: The run's own folder inside a sweep, for checkpoints and other files.
+
+    Example:
+        >>> run = Run({"lr": 0.1, "device": "cpu"})
+        >>> run.lr, run["device"]
+        (0.1, 'cpu')
     """
 
     __slots__ = ("_folder", "_parameters", "_seed", "key")
@@ -44,7 +52,7 @@ class Run:
 
     @property
     def seed(self) -> int:
-        """What torch, numpy and random were seeded with: the parameter `seed`, or the sweep's."""
+        """The seed of torch, numpy and random: the parameter `seed`, or else the sweep's."""
         seed: int = self._seed
         return seed
 
@@ -72,7 +80,9 @@ class Run:
         return self._parameters[name]
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError(f"a run does not change: make another one to give {name} a value.")
+        raise AttributeError(
+            f"a run cannot be changed: make another one with the value of {name} that you want."
+        )
 
     __delattr__ = __setattr__  # type: ignore[assignment]
 
@@ -96,10 +106,24 @@ class Run:
 
 
 def grid(*, when: Condition | None = None, **parameters: Iterable[Any]) -> list[Run]:
-    """Every combination, in the order given; `when` leaves those out for which it is false.
+    """Every combination of the values, in the order given.
 
-    >>> grid(lr=[0.1, 0.01], device=["cuda", "cpu"])[1]
-    Run(lr=0.1, device=cpu)
+    Args:
+        when: A condition on a run; combinations for which it is false are left out.
+        **parameters: For each parameter a list of its values: numbers, text, true or false, lists
+            or dictionaries.
+
+    Returns:
+        The runs; the last parameter varies fastest.
+
+    Raises:
+        UsageError: If a parameter has no values, or `when` leaves nothing.
+
+    Example:
+        >>> grid(lr=[0.1, 0.01], device=["cuda", "cpu"])[1]
+        Run(lr=0.1, device=cpu)
+        >>> len(grid(depth=[1, 2, 3], width=[8, 16], when=lambda run: run.depth * run.width < 40))
+        5
     """
     values = {name: values_of(name, given) for name, given in parameters.items()}
     if not values:
@@ -107,7 +131,9 @@ def grid(*, when: Condition | None = None, **parameters: Iterable[Any]) -> list[
     combinations = (dict(zip(values, row, strict=True)) for row in product(*values.values()))
     runs = [run for run in map(Run, combinations) if when is None or when(run)]
     if not runs:
-        raise UsageError("expected a grid of one run or more, got none: when= leaves out all.")
+        raise UsageError(
+            "expected a grid of one run or more, got none: when= leaves all of them out."
+        )
     return runs
 
 
@@ -130,18 +156,18 @@ def runs_of(given: Iterable[Run | Mapping[str, Any]]) -> tuple[Run, ...]:
 
 
 def names_of(runs: Sequence[Run]) -> list[str]:
-    """The parameters of all, in the order in which they come up."""
+    """The parameters of all runs, in the order in which they first appear."""
     return list(dict.fromkeys(name for run in runs for name in run._parameters))
 
 
 def key_of(parameters: Mapping[str, Any]) -> str:
-    """A run's name on disk: the same for the same parameters, in whatever order."""
+    """A run's name on disk: the same for the same parameters in any order."""
     text = json.dumps(parameters, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def values_of(name: str, given: Iterable[Any]) -> list[Any]:
-    """The values that are listed for a parameter."""
+    """The values listed for a parameter."""
     if isinstance(given, (str, bytes, Mapping, set, frozenset)) or not isinstance(given, Iterable):
         wrong = "a set, which has no order," if isinstance(given, (set, frozenset)) else repr(given)
         raise UsageError(f"expected a list of values for {name}, got {wrong}: put it in [ ].")
@@ -156,7 +182,7 @@ def _name(name: object) -> str:
         raise UsageError(f"expected names such as batch_size for parameters, got {name!r}.")
     if name in RESERVED:
         raise UsageError(
-            f"expected another name than {name!r} for a parameter: records have that one already."
+            f"expected another name than {name!r} for a parameter: records use that one already."
         )
     return name
 

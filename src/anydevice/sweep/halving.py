@@ -1,4 +1,4 @@
-"""Successive halving, asynchronous (ASHA): weak runs stop early, without waiting for the others."""
+"""Asynchronous successive halving (ASHA): weak runs stop early, without waiting for others."""
 
 import math
 from collections.abc import Sequence
@@ -47,12 +47,23 @@ class Halving:
 def halving(
     watch: str = "val_loss", *, first: int = 1, factor: int = 3, best: str | None = None
 ) -> Halving:
-    """Stops weak runs: after `first`, `first * factor`, … epochs the best 1/`factor` go on.
+    """Stops weak runs early: of every `factor` runs, the best one continues.
 
-    `best` is "min" or "max" where the name of the figure does not tell.
+    Runs are compared after `first`, `first * factor`, `first * factor ** 2`, … epochs, each with
+    the runs that have come as far. It is for `Sweep.run(stop=...)`.
 
-    >>> halving("accuracy", first=2).is_rung(6)
-    True
+    Args:
+        watch: The figure by which runs are compared.
+        first: The first epoch after which they are.
+        factor: Of how many runs one continues, and by how much the epochs grow.
+        best: "min" or "max". Default: by the name of the figure, "max" for an accuracy.
+
+    Raises:
+        UsageError: If `first`, `factor` or `best` is out of range.
+
+    Example:
+        >>> halving("accuracy", first=2).is_rung(6)
+        True
     """
     if best not in (None, "min", "max") or first < 1 or factor < 2:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""What JSON can hold of parameters and figures; NaN and infinities become text and back."""
+"""Parameters and figures as JSON can hold them; NaN and infinities become text and back."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -22,12 +22,12 @@ def parameter(name: str, value: Any) -> Any:
         return value
     raise UsageError(
         f"expected numbers, text, true or false, lists or dictionaries for {name}, got {value!r}, "
-        "which cannot be stored: give its name or number, and make it from that in the experiment."
+        "which cannot be stored: give its name or number, and make it in the experiment."
     )
 
 
 def figure(name: str, value: Any) -> Any:
-    """A figure as it is kept; a tensor is read, which waits for its device."""
+    """A figure as it is stored; reading a tensor waits for its device."""
     value = _plainer(value)
     if hasattr(value, "detach"):
         value = value.detach().tolist()
@@ -45,7 +45,7 @@ def figure(name: str, value: Any) -> Any:
 
 
 def strict(value: Any) -> Any:
-    """The same for JSON that every reader takes: NaN and the infinities as text."""
+    """The value for strict JSON: NaN and the infinities as text."""
     if isinstance(value, float) and not math.isfinite(value):
         return next(text for text, number in NOT_FINITE.items() if repr(number) == repr(value))
     if isinstance(value, Mapping):
@@ -56,7 +56,7 @@ def strict(value: Any) -> Any:
 
 
 def lenient(value: Any) -> Any:
-    """What `strict` was given."""
+    """The value that `strict` was given."""
     if isinstance(value, str):
         return NOT_FINITE.get(value, value)
     if isinstance(value, list):
@@ -67,7 +67,7 @@ def lenient(value: Any) -> Any:
 
 
 def is_number(value: Any) -> bool:
-    """Whether it can be compared and drawn; true and false cannot."""
+    """Whether it can be compared and drawn; true and false do not count."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 

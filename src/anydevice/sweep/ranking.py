@@ -1,4 +1,4 @@
-"""Which of two figures is better: an accuracy is when it is more, a loss when it is less."""
+"""Which of two figures is better: the higher accuracy, the lower loss."""
 
 import math
 from collections.abc import Iterable
@@ -18,13 +18,13 @@ def more_is_better(name: str) -> bool:
 
 
 def compared_by(names: Iterable[str]) -> str | None:
-    """The figure that runs are compared by where nobody says which."""
+    """The figure by which runs are compared unless another one is named."""
     there = list(dict.fromkeys(names))
     return next((name for name in PREFERRED if name in there), there[0] if there else None)
 
 
 def badness(name: str, figure: Any, more: bool | None = None) -> float:
-    """A number that is less for what is better; what is no number is worst."""
+    """A number that is lower for a better figure; what is no number is worst."""
     if isinstance(figure, bool) or not isinstance(figure, (int, float)) or math.isnan(figure):
         return math.inf
     return -figure if (more_is_better(name) if more is None else more) else figure

@@ -9,7 +9,7 @@ from typing import Any
 from anydevice.errors import UsageError
 from anydevice.sweep.grid import Condition, Run, values_of
 
-MOST_REDRAWN = 1000  # draws in a row that are there already, before one gives up
+MOST_REDRAWN = 1000  # draws in a row that are no new run, before it gives up
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,31 @@ class Space:
 
 
 def uniform(low: float, high: float) -> Space:
-    """Any number between the two, all alike."""
+    """Any number between `low` and `high`, all equally likely; for `sample`.
+
+    Raises:
+        UsageError: If `low` is not less than `high`.
+
+    Example:
+        >>> sample(1, dropout=uniform(0.0, 0.5))
+        [Run(dropout=0.4222)]
+    """
     _check("uniform", low, high)
     return Space(f"uniform({low}, {high})", lambda random: low + (high - low) * random.random())
 
 
 def log_uniform(low: float, high: float) -> Space:
-    """A number between the two, each power of ten alike: for learning rates and the like."""
+    """A number between `low` and `high`, each power of ten equally likely; for `sample`.
+
+    It suits learning rates and other parameters whose order of magnitude matters.
+
+    Raises:
+        UsageError: If `low` is not above 0, or not less than `high`.
+
+    Example:
+        >>> sample(1, lr=log_uniform(1e-4, 1e-1))
+        [Run(lr=0.03422)]
+    """
     _check("log_uniform", low, high, above=0)
     first, last = math.log(low), math.log(high)
     return Space(
@@ -40,7 +58,15 @@ def log_uniform(low: float, high: float) -> Space:
 
 
 def integers(low: int, high: int) -> Space:
-    """A whole number from `low` to `high`, both among them."""
+    """A whole number from `low` to `high`, both included; for `sample`.
+
+    Raises:
+        UsageError: If they are not whole numbers, or `low` is not less than `high`.
+
+    Example:
+        >>> sample(1, depth=integers(2, 8))
+        [Run(depth=8)]
+    """
     _check("integers", low, high)
     if low != int(low) or high != int(high):
         raise UsageError(f"expected whole numbers for integers, got {low} and {high}.")
@@ -50,10 +76,24 @@ def integers(low: int, high: int) -> Space:
 def sample(
     count: int, *, when: Condition | None = None, random_seed: int = 0, **parameters: Any
 ) -> list[Run]:
-    """So many runs that differ; a list is a choice. The same `random_seed` gives the same runs.
+    """Runs with parameters drawn at random, all different.
 
-    >>> sample(2, lr=log_uniform(1e-4, 1e-1), batch_size=[32, 64])
-    [Run(lr=0.03422, batch_size=64), Run(lr=0.001823, batch_size=32)]
+    Args:
+        count: How many runs.
+        when: A condition on a run; draws for which it is false are drawn again.
+        random_seed: The seed of the draws: the same seed gives the same runs.
+        **parameters: For each parameter `uniform`, `log_uniform`, `integers`, or a list to choose
+            from.
+
+    Returns:
+        The runs, in the order in which they were drawn.
+
+    Raises:
+        UsageError: If there are not that many different runs.
+
+    Example:
+        >>> sample(2, lr=log_uniform(1e-4, 1e-1), batch_size=[32, 64])
+        [Run(lr=0.03422, batch_size=64), Run(lr=0.001823, batch_size=32)]
     """
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise UsageError(f"expected to sample 1 or more runs, got {count!r}.")
@@ -67,7 +107,7 @@ def sample(
             misses += 1
             if misses == MOST_REDRAWN:
                 raise UsageError(
-                    f"expected {count} runs that differ{' and that when= lets in' if when else ''},"
+                    f"expected {count} different runs{' that when= accepts' if when else ''},"
                     f" got {len(runs)} from {', '.join(f'{n}={s}' for n, s in spaces.items())}: "
                     "ask for fewer, or list them with ad.grid."
                 )
@@ -87,5 +127,5 @@ def _check(name: str, low: float, high: float, above: float = -math.inf) -> None
     least = f"above {above} " if above > -math.inf else ""
     if not (above < low < high < math.inf):
         raise UsageError(
-            f"expected two numbers {least}for {name}, the lesser first, got {low} and {high}."
+            f"expected two numbers {least}for {name}, the smaller first, got {low} and {high}."
         )

@@ -31,11 +31,43 @@ KINDS = ("cpu", "cuda", "gpu", "mps", "xpu")
 class Sweep:
     """An experiment and the runs to do it with.
 
-    `experiment(run)` returns a Trial's history or a dictionary, or yields a record an epoch. It is
-    called in a process of its own for each run, with `run.seed` as the seed.
+    Args:
+        experiment: A function of a `Run`. It returns a Trial's history or a dictionary of figures,
+            or yields a dictionary for each epoch. Each run calls it in a separate process, with
+            torch, numpy and random seeded with `run.seed`. None for a sweep whose runs your own
+            loop does, with `track`.
+        runs: The runs, from `grid` or `sample`, or dictionaries of parameters.
+        seed: The seed of runs that have no parameter `seed`.
 
-    >>> sweep = Sweep(experiment, grid(lr=[0.1, 0.01], device=["cuda", "cpu"]))
-    >>> sweep.run("runs/first").table()
+    Raises:
+        UsageError: If two runs are the same, or a parameter cannot be stored.
+
+    Example:
+        >>> import anydevice as ad
+        >>> def experiment(run):
+        ...     for epoch in range(3):
+        ...         yield {"loss": run.lr / (epoch + 1)}
+        >>> sweep = ad.Sweep(experiment, ad.grid(lr=[0.1, 0.01]))
+        >>> results = sweep.run("runs/first", verbose=False)
+        >>> results.best("loss").parameters
+        {'lr': 0.01}
+
+    Note [A sweep that is killed]
+
+    What a sweep knows is on the disk, in one file for each run, which is always whole: it is
+    written under another name, flushed, and renamed. So after a kill, at any instant, every record
+    is one that the run wrote. The next call reads the records and does the runs that are not
+    finished. A run that was cut off starts again; if its Trial writes checkpoints into
+    `run.folder`, it resumes from the last one.
+
+    A lock on a file in a run's folder says that a living process has the run. The system drops the
+    lock when the process dies, however it dies, so nothing has to be cleaned up, and several sweeps
+    can share a folder: each leaves the other's runs alone.
+
+    The driver never trusts what it remembers of a process. When one has ended, it reads the record:
+    finished, or else a crash, which it writes down with the signal and the last output. If the
+    driver itself dies, its server's connection closes, and the server ends all runs. If the server
+    dies, the kernel ends its children, and the driver starts another server.
     """
 
     def __init__(
@@ -66,13 +98,28 @@ class Sweep:
         retry_failed: bool = False,
         verbose: bool = True,
     ) -> Results:
-        """Does the runs that are not done in the folder, and gives the results of all.
+        """Does the runs that are not done in the folder yet, and gives the results of all.
 
-        `workers` run at a time: as many as there are GPUs, or one. Each has `gpus` of them, such as
-        1, 2 or 0.5; where there are more workers than GPUs, each has its share. `stop` is
-        `ad.halving("accuracy")`, or None: every run goes to its end. `fuse` trains runs that differ
-        only in numbers of the optimizer or the seed as one program, where that is faster.
-        `engine="ray"` does the runs on a Ray cluster.
+        Args:
+            folder: Where the records are. The same call resumes a sweep that was interrupted.
+            workers: How many runs at a time. Default: one for each GPU, or one.
+            gpus: How many GPUs each run has: 1, 2 or a share such as 0.5. Default: one, or an equal
+                share where there are more workers than GPUs.
+            stop: When to stop weak runs early, such as `ad.halving("accuracy")`. Default: never.
+            fuse: Whether to train runs as one program that differ only in the seed or in numbers of
+                the optimizer, where that is faster.
+            engine: "ray" for a Ray cluster. Default: this machine.
+            retry_failed: Whether to do runs again that failed.
+            verbose: Whether to show how the sweep proceeds.
+
+        Returns:
+            The results of all runs of this sweep, also of those that were done before.
+
+        Raises:
+            UsageError: If the folder has the runs of another sweep, or the experiment cannot be
+                sent to another process.
+            DeviceNotFound: If a run names a device that is not here.
+            RecordError: If a record cannot be written. The records before it are intact.
         """
         if experiments.loading_program:
             raise experiments.ReachedTheSweep
@@ -87,11 +134,11 @@ class Sweep:
         about = self._enter(folder)
         left, damaged = left_of(folder, self.runs, retry_failed)
         for each in damaged:
-            log.warning(f"anydevice: {each} Remove {each.path.parent}, and the run is done again.")
+            log.warning(f"anydevice: {each} Remove {each.path.parent} to do the run again.")
         if left:
             places = Places(self.runs, workers, None if engine else gpus)
             if stop:
-                stop = replace(stop, rungs={})  # another folder's runs are none of this one's
+                stop = replace(stop, rungs={})  # runs in another folder do not count here
                 for record in Results.of(folder):
                     if record.finished:
                         stop.learn(record.key, record.epochs)
@@ -109,18 +156,47 @@ class Sweep:
     def plan(
         self, gpu: str = "h100", *, batch_arg: str | None = None, assume_zeros: bool = False
     ) -> "SweepPlan":
-        """Which runs will not fit such a GPU: `sweep.plan("t4").too_large`; none is started.
+        """Predicts which runs fit a GPU, and how long a step takes, without starting any.
 
-        With `batch_arg`, the parameter that is the batch size, the largest that fits is found too.
+        Args:
+            gpu: A kind of GPU from the catalogue, as `anydevice devices --known` lists them.
+            batch_arg: The parameter that is the batch size, to find the largest that fits as well.
+            assume_zeros: Whether values that the program reads from the GPU count as zero, instead
+                of ending the plan.
+
+        Returns:
+            A plan with a row for each run; `sweep.plan("t4").too_large` lists those that do not
+            fit.
+
+        Raises:
+            UsageError: If the catalogue has no such GPU, or no run has the parameter `batch_arg`.
         """
         from anydevice.sweep.plan import plan_sweep
 
         return plan_sweep(self, gpu, batch_arg=batch_arg, assume_zeros=assume_zeros)
 
     def track(self, run: Run, folder: str | Path | None = None) -> Tracker:
-        """A record for a loop of your own: `with sweep.track(run, "runs/first") as t: …`.
+        """Records a run that your own loop does: `with sweep.track(run, "runs/first") as t: …`.
 
-        Inside an experiment, the record of its run: `with sweep.track(run) as t: …`.
+        Args:
+            run: A run of this sweep.
+            folder: Where the records are. Inside an experiment, leave it out.
+
+        Returns:
+            A tracker: call `t.batch(loss=loss, size=len(y))` for each batch and `t.epoch()` after
+            each epoch. `batch` does not wait for the device.
+
+        Raises:
+            UsageError: If the run is none of this sweep, is done, or is under way elsewhere.
+
+        Example:
+            >>> import anydevice as ad
+            >>> sweep = ad.Sweep(None, ad.grid(lr=[0.1, 0.01]))
+            >>> for run in sweep.left("runs/by-hand"):
+            ...     with sweep.track(run, "runs/by-hand") as t:
+            ...         t.epoch(loss=run.lr)
+            >>> sweep.results("runs/by-hand").complete
+            True
         """
         if run.key in worker.trackers:
             return worker.trackers[run.key]
@@ -134,12 +210,26 @@ class Sweep:
         return Tracker(inside, folder, about)
 
     def left(self, folder: str | Path) -> list[Run]:
-        """The runs that are not done there: `for run in sweep.left("runs/first"): …`."""
+        """The runs that are not done in the folder yet, in the order of the sweep.
+
+        Args:
+            folder: Where the records are; it need not exist.
+
+        Raises:
+            UsageError: If it is a file.
+        """
         refuse_file(Path(folder))
         return left_of(Path(folder), self.runs, retry_failed=False)[0]
 
     def results(self, folder: str | Path) -> Results:
-        """What there is of this sweep in the folder."""
+        """The results that the folder has of this sweep's runs by now.
+
+        Args:
+            folder: Where the records are.
+
+        Raises:
+            UsageError: If it is not the folder of a sweep.
+        """
         return Results.of(folder).only(self.runs)
 
     def _enter(self, folder: Path) -> dict[str, Any]:

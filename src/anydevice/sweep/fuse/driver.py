@@ -1,6 +1,6 @@
 """Many small nets as one program: runs that differ only in numbers of the optimizer or the seed.
 
-The experiments stay as they are: see process.py.
+The experiments stay as they are: see fuse/process.py.
 """
 
 import json
@@ -21,13 +21,13 @@ def do(settings: Settings, places: Places, watcher: Watcher, runs: Sequence[Run]
     groups = groups_of(runs)
     if not groups:
         names = ", ".join(FUSED)
-        log.warning(f"anydevice: no runs are trained as one: none differ only in {names}.")
+        log.warning(f"anydevice: no runs are trained as one, because none differ only in {names}.")
         return list(runs)
     return _Fusing(settings, places, watcher).do(groups, runs)
 
 
 def groups_of(runs: Sequence[Run]) -> list[list[Run]]:
-    """Runs that differ only in what may differ, where there are two or more."""
+    """Groups of two or more runs that differ only in parameters that may differ."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
         others = {n: value for n, value in run.parameters.items() if n not in FUSED}

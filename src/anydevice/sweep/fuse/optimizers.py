@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-VARYING = ("lr", "weight_decay", "momentum")  # settings that may be others for each run
+VARYING = ("lr", "weight_decay", "momentum")  # settings that may differ between runs
 
 
 class Rows:
@@ -26,7 +26,7 @@ class Rows:
         self.read_settings()
 
     def read_settings(self) -> None:
-        """Takes up what the runs' own optimizers say now: a schedule may have changed it."""
+        """Reads the settings of the runs' own optimizers: a schedule may have changed them."""
         groups = [optimizer.param_groups[0] for optimizer in self.optimizers]
         self.group: dict[str, Any] = groups[0]
         settings = {name: [float(group.get(name, 0.0)) for group in groups] for name in VARYING}
@@ -34,11 +34,11 @@ class Rows:
             torch.tensor(values, dtype=torch.float64) for values in settings.values()
         )
         self.decays, self.moves = any(settings["weight_decay"]), any(settings["momentum"])
-        self.lrs, self.decays_each = self.beside(self.lr), self.beside(self.decay)
-        self.momenta = self.beside(self.momentum)
+        self.lrs, self.decays_each = self.spread(self.lr), self.spread(self.decay)
+        self.momenta = self.spread(self.momentum)
 
-    def beside(self, setting: Tensor) -> list[Tensor]:
-        """A number for each run, in the shape and type that goes with each of the weights."""
+    def spread(self, setting: Tensor) -> list[Tensor]:
+        """A number for each run, in the shape and type that fits each of the weights."""
         ready = {
             (w.dim(), w.dtype): setting.to(w.device, w.dtype).view(-1, *[1] * (w.dim() - 1))
             for w in self.weights
@@ -50,7 +50,7 @@ class Rows:
         raise NotImplementedError
 
     def only(self, rows: list[int], weights: list[Tensor]) -> None:
-        """Goes on with these runs alone, whose weights are there now."""
+        """Continues with these runs alone, whose weights are given."""
         self.kept = {name: [t[rows] for t in tensors] for name, tensors in self.kept.items()}
         self.optimizers = [self.optimizers[row] for row in rows]
         self.weights = weights
@@ -94,7 +94,7 @@ class RowsOfSGD(Rows):
 
 
 class RowsOfAdam(Rows):
-    """`torch.optim.Adam`, and AdamW with its decay beside the gradient."""
+    """`torch.optim.Adam`, and AdamW with its decoupled decay."""
 
     states = ("exp_avg", "exp_avg_sq")
 
@@ -103,7 +103,7 @@ class RowsOfAdam(Rows):
         self.steps += 1
         (first, second), (mean, square) = self.group["betas"], self.kept.values()
         if self.decays and self.decoupled:
-            torch._foreach_mul_(self.weights, self.beside(1 - self.lr * self.decay))
+            torch._foreach_mul_(self.weights, self.spread(1 - self.lr * self.decay))
         elif self.decays:
             gradients = torch._foreach_addcmul(gradients, self.decays_each, self.weights)  # type: ignore[assignment]
         torch._foreach_lerp_(mean, gradients, 1 - first)
@@ -112,7 +112,7 @@ class RowsOfAdam(Rows):
         roots = torch._foreach_sqrt(square)
         torch._foreach_div_(roots, (1 - second**self.steps) ** 0.5)
         torch._foreach_add_(roots, self.group["eps"])
-        sizes = self.beside(self.lr / (1 - first**self.steps))
+        sizes = self.spread(self.lr / (1 - first**self.steps))
         torch._foreach_addcdiv_(self.weights, torch._foreach_mul(mean, sizes), roots, value=-1)
 
     def completed(self, state: dict[str, Any]) -> dict[str, Any]:  # noqa: D102

@@ -1,4 +1,4 @@
-"""Whether trials can be trained as one, and whether that is faster; else the reason, for people."""
+"""Whether trials can be trained as one, and whether that is faster; if not, the reason."""
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -33,9 +33,9 @@ def why_not(trials: Sequence[Trial]) -> str | None:
 
 
 def times_as_fast(together: Together, workers: int) -> float:
-    """How much faster a step of all is as one than one after another, by a few of each.
+    """How much faster a step of all trials as one is than their steps in turn, measured.
 
-    The trials are afterwards as they were. Only what vmap cannot do raises.
+    It leaves the trials unchanged. It raises only what vmap cannot do.
     """
     trial = together.trials[0]
     batch, dims = next(batches(together.trials, "train"))
@@ -44,7 +44,7 @@ def times_as_fast(together: Together, workers: int) -> float:
     alone = _step_alone(trial)
     readings = []
     try:
-        for _ in range(TURNS):  # in turns, and the best of each: others use the machine, too
+        for _ in range(TURNS):  # in turns, and the best of each: others use the machine as well
             as_one = _seconds(lambda: together.step(batch, dims), trial.device)
             readings.append((_seconds(alone, trial.device), as_one))
     finally:
@@ -81,7 +81,7 @@ def _seconds(step: Callable[[], object], device: torch.device) -> float:
 
 
 def _odd(trial: Trial) -> str | None:
-    """What one trial has that cannot be shared."""
+    """What one trial has that trials trained as one cannot have."""
     optimizer, options = trial.optimizer, trial.options
     plain = Options(clip_norm=options.clip_norm, seed=options.seed, on_oom=options.on_oom)
     group = optimizer.param_groups[0]
@@ -97,13 +97,13 @@ def _odd(trial: Trial) -> str | None:
         (trial.keeper, "it writes checkpoints"),
         (options != plain, f"of its options: {options}"),
         (trial.precision.name not in ("fp32", "tf32"), f"it trains in {trial.precision.name}"),
-        (trial.recipe.has_own_steps, "its module has a training_step of its own"),
+        (trial.recipe.has_own_steps, "its module has its own training_step"),
         (isinstance(trial.loss, nn.Module) and [*trial.loss.parameters()], "its loss has weights"),
-        (_at_each_step(trial), "a callback of its looks at each step"),
+        (_at_each_step(trial), "one of its callbacks looks at each step"),
         (not all(map(resident, sets)), "its data is not tensors that stay on the device"),
         (
             [m for m in trial.metrics.measures.values() if type(m) not in METRICS],
-            "of a metric that keeps a state of its own",
+            "a metric keeps its own state",
         ),
     ]
     return next((reason for true, reason in reasons if true), None)
@@ -115,7 +115,7 @@ def _at_each_step(trial: Trial) -> list[Any]:
 
 
 def _differs(first: Trial, other: Trial) -> str | None:
-    """What is not the same in two trials, and would have to be."""
+    """What differs between two trials, and must not."""
     for what, look in LOOKS.items():
         if look(first) != look(other):
             return f"{what} differ"

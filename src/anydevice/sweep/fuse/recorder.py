@@ -1,4 +1,4 @@
-"""Records the ops of a function once for each shape, and replays them without the Python around."""
+"""Records the ops of a function once for each shape, and replays them without their Python code."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +20,7 @@ class Recorder:
 
     @torch.no_grad()
     def __call__(self, weights: Any, others: Any, batch: Any, dims: int | None) -> Any:
-        """What the function gives; the first time with these shapes, by calling it."""
+        """What the function returns; with new shapes, it is called and recorded."""
         shapes = (dims, *(part.shape for part in tree_leaves(batch) if isinstance(part, Tensor)))
         if shapes not in self._recorded:
             self._recorded[shapes] = self._record(weights, others, batch, dims)
@@ -39,7 +39,7 @@ class Recorder:
 
 
 def without_idle_ops(graph: fx.GraphModule) -> fx.GraphModule:
-    """Leaves out ops whose result is their argument."""
+    """Removes ops whose result is their argument."""
     for node in graph.graph.nodes:
         same = node.target in (aten.detach.default, aten.alias.default)
         once = node.target is aten.mul.Scalar and node.args[1] == 1

@@ -30,7 +30,7 @@ class Pass(nn.Module):
     def __init__(self, trial: Trial) -> None:
         super().__init__()
         self.network = trial.network
-        self.trial = [trial]  # in a list: not to be taken for a module
+        self.trial = [trial]  # in a list, so that it is not registered as a module
         self.counts: dict[str, int] = {}
 
     def forward(self, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
@@ -80,7 +80,7 @@ class Together:
         self.others = stacked
 
     def drop_stopped(self) -> None:
-        """Goes on without the trials that have stopped, which keep what they have."""
+        """Continues without the trials that have stopped, which keep what they have."""
         for row, trial in enumerate(self.trials):
             if trial.stopped:
                 self._give_back(row)
@@ -119,10 +119,10 @@ class Together:
         if "val" in self.trials[0].sets.given:
             for record, figures in zip(records, self._figures(self._measured()), strict=True):
                 record |= {f"val_{name}": figure for name, figure in figures.items()}
-        beside = {"seconds": perf_counter() - begin, "fused": len(self.trials)}
+        speed = {"seconds": perf_counter() - begin, "fused": len(self.trials)}
         for trial, record in zip(self.trials, records, strict=True):
             trial.job.step += sums.batches
-            trial.history.append({**record, **beside})
+            trial.history.append({**record, **speed})
 
     def step(self, batch: Any, dims: int | None) -> Measured:
         """One step of all the optimizers, and what the metrics add up over how many."""
@@ -191,7 +191,7 @@ class Sums:
         self.batches = 0
 
     def add(self, added: dict[str, Tensor], counts: dict[str, int]) -> None:
-        """Takes in one batch."""
+        """Adds one batch."""
         self.batches += 1
         for name, value in added.items():
             self.totals[name] = self.totals[name] + value if name in self.totals else value
@@ -205,7 +205,7 @@ def named_tensors(network: nn.Module) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def _clip(gradients: list[Tensor], most: float) -> None:
-    """What `torch.nn.utils.clip_grad_norm_` does, for each row on its own."""
+    """What `torch.nn.utils.clip_grad_norm_` does, for each row separately."""
     lengths = torch.stack([torch.linalg.vector_norm(g.flatten(1), dim=1) for g in gradients])
     scale = (most / (torch.linalg.vector_norm(lengths, dim=0) + 1e-6)).clamp(max=1.0)
     for gradient in gradients:

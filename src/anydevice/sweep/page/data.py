@@ -1,4 +1,4 @@
-"""What the report's page is given: a sweep's records as columns and curves, not too many."""
+"""The data of the report: a sweep's records as columns and curves, limited in size."""
 
 import json
 import math
@@ -11,13 +11,12 @@ from typing import Any
 from anydevice.sweep.jsonable import strict
 from anydevice.sweep.ranking import badness, compared_by, more_is_better
 from anydevice.sweep.records.records import Damaged, Record, Sheet
-from anydevice.sweep.results.live import reason
 
 CURVE_NUMBERS = 120_000  # of all curves together: under a megabyte of the page
 POINTS = (200, 100, 50, 25)  # of a curve; fewer where there are many
 TEXT = 200  # characters of a parameter's value
 ERRORS, ERROR_TEXT = 40, 6000  # different tracebacks, and characters of one
-BESIDE = ("epoch", "seconds")  # of an epoch's record: no figures
+NO_FIGURES = ("epoch", "seconds")  # in the record of an epoch
 
 
 def page_data(
@@ -43,13 +42,13 @@ def page_data(
 
 
 def _is_figure(name: str, epoch: dict[str, Any]) -> bool:
-    return name not in BESIDE and isinstance(epoch[name], (int, float))
+    return name not in NO_FIGURES and isinstance(epoch[name], (int, float))
 
 
 def _columns(
     records: Sequence[Record], parameters: Sequence[str], figures: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """A column for each thing known of a run: its role on the page, its name, its values."""
+    """A column for everything known about a run: its role on the page, its name, its values."""
     known: list[tuple[str, str, Callable[[Record], object]]] = [
         ("key", "key", lambda r: r.key),
         ("state", "state", lambda r: r.state),
@@ -83,7 +82,7 @@ def epoch_seconds(record: Record) -> float | None:
 
 
 def device_of(record: Record) -> str | None:
-    """What a run is counted under: "cpu · AMD EPYC", "cuda · NVIDIA H100 (virtual)"."""
+    """The device that a run counts for: "cpu · AMD EPYC", "cuda · NVIDIA H100 (virtual)"."""
     if not record.device:
         return None
     parts = [str(record.device).partition(":")[0], record.device_name]
@@ -118,7 +117,7 @@ def _curves(
 def _best_and_others(
     records: Sequence[Record], runs: Sequence[int], most: int, result: str | None
 ) -> list[int]:
-    """Of too many runs half are the best, and half lie evenly among the others."""
+    """Of too many runs, half are the best, and half are spread evenly over the others."""
     if len(runs) <= most or result is None:
         return _spread(runs, most)
 
@@ -132,20 +131,20 @@ def _best_and_others(
 
 def _numbers(epochs: Sequence[dict[str, Any]], places: Sequence[int]) -> list[int] | int:
     """The epochs' numbers; only how many, if they are 1, 2, 3, …"""
-    told = [epoch.get("epoch") for epoch in epochs]
-    numbers = [n if isinstance(n, int) else i + 1 for n, i in zip(told, places, strict=True)]
+    given = [epoch.get("epoch") for epoch in epochs]
+    numbers = [n if isinstance(n, int) else i + 1 for n, i in zip(given, places, strict=True)]
     return len(numbers) if numbers == list(range(1, len(numbers) + 1)) else numbers
 
 
 def _spread(items: Sequence[int], most: int) -> list[int]:
-    """At most so many of them, evenly, the first and the last among them."""
+    """At most so many of them, evenly spread, with the first and the last."""
     if len(items) <= most:
         return list(items)
     return [items[round(i * (len(items) - 1) / max(1, most - 1))] for i in range(most)]
 
 
 def _failures(records: Sequence[Record]) -> dict[str, Any]:
-    """The tracebacks, those with the same text once, with the runs that ended so."""
+    """The tracebacks, each text once, with the runs that ended with it."""
     runs: dict[str, list[int]] = {}
     for index, record in enumerate(records):
         if record.state == "failed":
@@ -155,7 +154,7 @@ def _failures(records: Sequence[Record]) -> dict[str, Any]:
         "kinds": len(most),
         "shown": [
             {
-                "title": reason(records[failed[0]])[:400],
+                "title": records[failed[0]].reason[:400],
                 "text": error if len(error) <= ERROR_TEXT else "…" + error[-ERROR_TEXT:],
                 "runs": failed,
             }
@@ -165,7 +164,7 @@ def _failures(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def _environment(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """What the runs ran on and with: each item with its values, the most frequent first."""
+    """Where the results come from: each item with its values, the most frequent first."""
     items: dict[str, Counter[str]] = {}
     for record in records:
         git = record.git if isinstance(record.git, dict) else {}
@@ -188,7 +187,7 @@ def _environment(records: Sequence[Record]) -> list[dict[str, Any]]:
 
 
 def _number(value: object) -> float | int | None:
-    """A figure, but no text and no list; True counts as 1."""
+    """A figure that is a number; True counts as 1."""
     return value if isinstance(value, (int, float)) else None
 
 

@@ -1,4 +1,4 @@
-"""A sweep as one HTML page that stands alone, and its main picture as a PNG."""
+"""A sweep as one self-contained HTML page, and its main picture as a PNG."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -15,11 +15,31 @@ from anydevice.version import __version__
 
 PAGE = "report.html"
 PICTURE = (1200, 530)
-SCRIPTS = ("runs.js", "table.js", "curves.js", "spread.js", "parallel.js", "words.js", "main.js")
+SCRIPTS = ("runs.js", "table.js", "curves.js", "spread.js", "parallel.js", "summary.js", "main.js")
 
 
 def report(folder: str | Path, output: str | Path | None = None) -> Path:
-    """Writes the page, FOLDER/report.html unless another place is named, and says where it is."""
+    """Writes the report of a sweep: one HTML page that needs no network.
+
+    Args:
+        folder: The folder of a sweep; it may still be at work.
+        output: The file to write. Default: report.html in the folder.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        UsageError: If the folder is not that of a sweep.
+        OSError: If the page cannot be written.
+
+    Example:
+        >>> import anydevice as ad
+        >>> sweep = ad.Sweep(None, ad.grid(lr=[0.1]))
+        >>> with sweep.track(sweep.runs[0], "runs/reported") as t:
+        ...     t.epoch(loss=0.5)
+        >>> print(report("runs/reported"))
+        runs/reported/report.html
+    """
     path = Path(output) if output else Path(folder) / PAGE
     content = report_page(Path(folder))
     try:
@@ -27,30 +47,30 @@ def report(folder: str | Path, output: str | Path | None = None) -> Path:
         write_whole(path, content)
     except OSError as error:
         why = error.strerror or error
-        raise OSError(f"{path} could not be written ({why}): name another place.") from error
+        raise OSError(f"{path} could not be written ({why}): name another file.") from error
     return path
 
 
 def report_picture(folder: str | Path, output: str | Path) -> Path:
-    """Writes the curves and durations as a PNG, with a Chromium that is there."""
+    """Writes the curves and durations as a PNG; this needs a Chromium on the machine."""
     take_picture(report_page(Path(folder)), Path(output), PICTURE, "picture")
     return Path(output)
 
 
 def report_page(folder: Path) -> bytes:
-    """The page as bytes of UTF-8; damaged records are named on it, and the rest is shown."""
+    """The page as UTF-8; it names damaged records and shows the others."""
     records, damaged = read_all(folder)
-    records = [_told(folder, record) for record in records]
+    records = [_state_now(folder, record) for record in records]
     try:
         sheet: Sheet | None = read_sheet(folder)
     except SheetError:  # named among the damaged
         sheet = None
-    words = {
+    about = {
         "title": folder.resolve().name or str(folder),
         "made": f"{datetime.now():%Y-%m-%d %H:%M}",
         "version": __version__,
     }
-    return page_of({**page_data(records, damaged, sheet), **words})
+    return page_of({**page_data(records, damaged, sheet), **about})
 
 
 def page_of(data: dict[str, Any]) -> bytes:
@@ -61,7 +81,7 @@ def page_of(data: dict[str, Any]) -> bytes:
     return page(f"{data['title']} – anydevice", body, data=data, styles=[style], scripts=scripts)
 
 
-def _told(folder: Path, record: Record) -> Record:
-    """As it stands: a run that nobody works at any more was interrupted."""
+def _state_now(folder: Path, record: Record) -> Record:
+    """The record; a run that is not finished and that no process has was interrupted."""
     interrupted = record.state == "running" and not is_claimed(folder, record.key)
     return replace(record, state="interrupted") if interrupted else record

@@ -1,4 +1,4 @@
-"""Which process has a run: a lock on a file in its folder, which goes when the process does."""
+"""Which process has a run: a lock on a file in its folder, which ends with the process."""
 
 import os
 import weakref
@@ -16,7 +16,7 @@ class Claim:
         _held.add(self)
 
     def release(self) -> None:
-        """Lets others have it."""
+        """Lets other processes have it."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

@@ -1,4 +1,4 @@
-"""What a run ran in: the commit and what differs from it, the versions, the machine."""
+"""Where a run's results come from: the commit and the changes to it, the versions, the machine."""
 
 import hashlib
 import platform
@@ -14,12 +14,12 @@ DIFFS = "diffs"
 
 
 def provenance(folder: Path, code: Path) -> dict[str, Any]:
-    """What the records of one call have in common; `code` is where the experiment stands."""
+    """What the records of one call have in common; `code` is the folder of the experiment."""
     return {"git": git(folder, code), "versions": versions(), "host": platform.node()}
 
 
 def versions() -> dict[str, str]:
-    """Those that decide what comes out."""
+    """The versions of what decides a result."""
     import numpy
     import torch
 
@@ -33,7 +33,7 @@ def versions() -> dict[str, str]:
 
 
 def git(folder: Path, code: Path) -> dict[str, Any] | None:
-    """The commit, and the name of the file in FOLDER/diffs with what is not in it."""
+    """The commit, and the name of the file in FOLDER/diffs with the uncommitted changes."""
     commit = _git(code, "rev-parse", "HEAD")
     if commit is None:
         return None
@@ -46,10 +46,10 @@ def git(folder: Path, code: Path) -> dict[str, Any] | None:
     return {"commit": commit.decode().strip(), "dirty": bool(name), "diff": name}
 
 
-def _git(code: Path, *words: str) -> bytes | None:
-    """What git says; None where there is no repository, no commit, or no git."""
+def _git(code: Path, *arguments: str) -> bytes | None:
+    """What git prints; None where there is no repository, no commit, or no git."""
     try:
-        done = subprocess.run(["git", "-C", str(code), *words], capture_output=True, timeout=60)
+        done = subprocess.run(["git", "-C", str(code), *arguments], capture_output=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None

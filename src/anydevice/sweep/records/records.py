@@ -1,11 +1,11 @@
-"""The records of a sweep on disk: a folder a run, and in it a file of JSON that is always whole.
+"""The records of a sweep on disk: a folder for each run, with a JSON file that is always whole.
 
 FOLDER/sweep.json names the sweep; FOLDER/runs/<key>/record.json is one run, as far as it got.
 """
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 
 from anydevice.errors import UsageError
 from anydevice.files import locked, write_whole
-from anydevice.sweep.jsonable import lenient, strict
+from anydevice.sweep.jsonable import is_number, lenient, strict
 
 SWEEP_FORMAT, RUN_FORMAT = "anydevice sweep 1", "anydevice run 1"
 SWEEP, RUNS, RECORD, LOCK = "sweep.json", "runs", "record.json", "lock"
@@ -28,7 +28,7 @@ class RecordError(OSError):
 class Record:
     """One run: its parameters, every epoch's figures, how it ended, and on what it ran.
 
-    `state` is "running" (or interrupted: then nobody holds its lock), "done", "failed" (then
+    `state` is "running" (interrupted, if no process holds its lock), "done", "failed" (then
     `error` is the traceback) or "stopped" (early, by halving).
     """
 
@@ -50,13 +50,29 @@ class Record:
 
     @property
     def finished(self) -> bool:
-        """Whether it has come to an end, good or bad."""
+        """Whether the run has ended, well or not."""
         return self.state != "running"
 
     @property
     def last(self) -> dict[str, Any]:
         """The last epoch's figures; empty before the first."""
         return self.epochs[-1] if self.epochs else {}
+
+    @property
+    def reason(self) -> str:
+        """Why it failed: the last line of a traceback, or the first line of a crash."""
+        lines = [line for line in (self.error or "").splitlines() if line.strip()]
+        if not lines:
+            return "no reason is known"
+        if not lines[0].startswith("Traceback"):
+            return lines[0]
+        return [line for line in lines if not line.startswith((" ", "\t"))][-1]
+
+
+def figures_in(epoch: Mapping[str, Any]) -> list[str]:
+    """The names of what was measured in an epoch, without its number and its speed."""
+    others = ("epoch", "seconds", "samples_per_second", "skipped")
+    return [name for name, value in epoch.items() if name not in others and is_number(value)]
 
 
 @dataclass(frozen=True)
@@ -67,12 +83,12 @@ class Damaged:
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.path} is damaged ({self.reason}); it is left as it is."
+        return f"{self.path} is damaged ({self.reason}); it stays as it is."
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """What sweep.json says: the parameters in their order, the experiment, the runs in theirs."""
+    """What sweep.json says: the parameters and the runs in their orders, and the experiment."""
 
     parameters: list[str] = field(default_factory=list)
     experiment: str | None = None
@@ -139,7 +155,7 @@ class SheetError(UsageError):
 
 
 def read_sheet(folder: Path) -> Sheet:
-    """What the folder's sweep is; a folder without one is wrong use."""
+    """The sweep of a folder; a UsageError if it has none."""
     path = folder / SWEEP
     try:
         text = path.read_bytes()
@@ -159,14 +175,14 @@ def read_sheet(folder: Path) -> Sheet:
 
 
 def enter(folder: Path, sheet: Sheet) -> Sheet:
-    """Makes the folder this sweep's, or joins it if it is; the folder of another is wrong use."""
+    """Makes the folder this sweep's, or joins it; a UsageError if it has another sweep's runs."""
     refuse_file(folder)
     with disk_errors(folder):
         (folder / RUNS).mkdir(parents=True, exist_ok=True)
         with locked(folder / LOCK):
             there = read_sheet(folder) if (folder / SWEEP).exists() else None
             if there is None and next(_keys(folder), None):
-                raise UsageError(f"expected {SWEEP} beside the runs in {folder}, got none.")
+                raise UsageError(f"expected {SWEEP} next to the runs in {folder}, got none.")
             together = _joined(folder, there, sheet) if there else sheet
             if together != there:
                 _write(folder / SWEEP, {"format": SWEEP_FORMAT, **vars(together)})
@@ -174,7 +190,7 @@ def enter(folder: Path, sheet: Sheet) -> Sheet:
 
 
 def refuse_file(folder: Path) -> None:
-    """A file cannot have a sweep's records."""
+    """Refuses a file where a folder for records is needed."""
     if folder.is_file():
         raise UsageError(f"expected a folder for the records, got {folder}, which is a file.")
 
@@ -186,7 +202,7 @@ def _joined(folder: Path, there: Sheet, sheet: Sheet) -> Sheet:
     ):
         if theirs != ours and None not in (theirs, ours):
             raise UsageError(
-                f"expected the folder of this sweep, got {folder}, which has another one's runs: "
+                f"expected the folder of this sweep, got {folder}, which has the runs of another: "
                 f"its {what} {_be(what)} {theirs}, not {ours}. Name another folder."
             )
     runs = list(dict.fromkeys([*there.runs, *sheet.runs]))

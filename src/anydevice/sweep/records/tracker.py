@@ -1,4 +1,4 @@
-"""Follows one run: sums figures on the device batch by batch, and keeps a record of every epoch.
+"""Tracks one run: sums figures on the device batch by batch, and records every epoch.
 
 with sweep.track(run, "runs/first") as t:
     for epoch in range(5):
@@ -34,11 +34,11 @@ from anydevice.virtual import enabled
 if TYPE_CHECKING:
     from anydevice.train.trial import Trial
 
-SELDOM = 20  # of short epochs so few are written that it takes a twentieth of the time
+SELDOM = 20  # of short epochs, so few are written that it takes a twentieth of the time
 
 
 class StoppedEarly(BaseException):
-    """The run is not good enough to go on; not an Exception, so that experiments let it pass."""
+    """The run is not good enough to continue; no Exception, so that experiments let it pass."""
 
 
 class Tracker(Callback):
@@ -67,7 +67,7 @@ class Tracker(Callback):
     # ---- what a loop calls ----
 
     def batch(self, *, size: int = 1, **figures: Any) -> None:
-        """Takes in a batch's means; `size` is how many samples it had. Waits for nothing."""
+        """Adds a batch's means; `size` is how many samples it had. Does not wait for the device."""
         for name, value in figures.items():
             if isinstance(value, Tensor):
                 total = self._sums.get(name)
@@ -80,7 +80,7 @@ class Tracker(Callback):
             self._sizes[name] = self._sizes.get(name, 0) + size
 
     def epoch(self, **figures: Any) -> None:
-        """Ends an epoch: its figures are the means over its batches, and those that are given."""
+        """Ends an epoch: its figures are the means over its batches, and those given here."""
         means = {name: total / self._sizes[name] for name, total in self._sums.items()}
         for name, number in self._numbers.items():
             means[name] = number / self._sizes[name]  # type: ignore[assignment]
@@ -91,10 +91,12 @@ class Tracker(Callback):
 
     def __enter__(self) -> Self:
         if self._own_process:
-            return self  # begun before the experiment, and ended after it
+            return self  # it began before the experiment, and ends after it
         self._claim = claim(self.folder, self.run.key)
         if self._claim is None:
-            raise UsageError(f"expected a run that nobody has, got one under way: ({self.run}).")
+            raise UsageError(
+                f"expected a run that no process has, got one under way: ({self.run})."
+            )
         there = read(self.folder, self.run.key)
         if isinstance(there, Damaged) or (there and there.finished):
             self._claim.release()
@@ -142,7 +144,7 @@ class Tracker(Callback):
 
     @property
     def record(self) -> Record:
-        """As far as it got."""
+        """The record so far."""
         return self._record
 
     # ---- what an experiment returns ----
@@ -170,7 +172,7 @@ class Tracker(Callback):
         self._device = trial.device
         history = [self._plain(record, number) for number, record in enumerate(trial.history, 1)]
         if history == self._record.epochs:
-            return  # told twice
+            return  # called twice
         try:
             self._end_epoch(history)
         except StoppedEarly:
@@ -202,7 +204,7 @@ class Tracker(Callback):
     # ---- how ----
 
     def _first(self, name: str, value: Tensor) -> Tensor:
-        """A sum's beginning, in a precision that holds it."""
+        """The start of a sum, in a precision that can hold it."""
         if value.numel() != 1:
             raise UsageError(f"expected one number for {name}, got a tensor of {value.numel()}.")
         self._seen(value)
@@ -213,7 +215,7 @@ class Tracker(Callback):
             self._device = value.device
 
     def _made(self, figures: Mapping[str, Any]) -> dict[str, Any]:
-        """A record of an epoch that ends now, as plain numbers, timed once they are there."""
+        """A record of an epoch that ends now, as plain numbers; timed once they have arrived."""
         plain = self._plain(figures, len(self._record.epochs) + 1)
         now = perf_counter()
         plain.setdefault("seconds", now - self._epoch_begin)

@@ -15,9 +15,8 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from anydevice.sweep.grid import Run
-from anydevice.sweep.jsonable import is_number
 from anydevice.sweep.ranking import badness, compared_by
-from anydevice.sweep.records.records import Record
+from anydevice.sweep.records.records import Record, figures_in
 from anydevice.tables import show_text
 from anydevice.text import duration_text
 
@@ -26,11 +25,11 @@ MOST_SHOWN = 8  # running runs, so that the view stays on the screen
 
 @dataclass
 class Progress:
-    """How far a sweep is: what there is to say of it, in whatever form."""
+    """How far a sweep has come, for any way to show it."""
 
     total: int
     workers: int
-    done: int = 0  # with what was done before
+    done: int = 0  # with the runs that were done before
     failed: int = 0
     running: dict[Run, dict[str, Any]] = field(default_factory=dict)
     best: tuple[str, float, Run] | None = None
@@ -61,7 +60,7 @@ class Progress:
         if not self.ended_here:
             return None
         pace = (self.latest_end - self.begin) / self.ended_here
-        # beyond the pace it does not fall further: a run that takes longer is still one to come
+        # it falls by one pace at most: a run that takes longer has still to end
         since = min(perf_counter() - self.latest_end, pace)
         return pace * (self.total - self.done) - since
 
@@ -72,13 +71,13 @@ class Progress:
 
     def counts(self) -> str:
         """As in "12 of 24 runs done (1 failed), 2 running, about 3 min left"."""
-        words = [self.ended_text()]
+        parts = [self.ended_text()]
         if self.running:
-            words.append(f"{len(self.running)} running")
+            parts.append(f"{len(self.running)} running")
         left = self.seconds_left()
         if left and self.done < self.total:
-            words.append(f"about {duration_text(left)} left")
-        return ", ".join(words)
+            parts.append(f"about {duration_text(left)} left")
+        return ", ".join(parts)
 
     def best_so_far(self) -> str:
         """As in "best so far: accuracy 0.91 (lr=0.1, device=cpu)"."""
@@ -95,7 +94,7 @@ class Progress:
 
 
 class Lines:
-    """A line a run, as it ends."""
+    """Prints a line for each run as it ends."""
 
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
@@ -116,7 +115,7 @@ class Lines:
 
 
 class View(Lines):
-    """The same in a terminal: runs that end scroll by above what goes on."""
+    """The same in a terminal: runs that have ended scroll by above those at work."""
 
     def __init__(self, progress: Progress, live: Live) -> None:
         super().__init__(progress)
@@ -141,8 +140,8 @@ def picture(progress: Progress) -> RenderableType:
         best = progress.best_so_far()
         lines.append(Text(best, style="bold", overflow="ellipsis", no_wrap=True))
     for run, figures in list(progress.running.items())[:MOST_SHOWN]:
-        words = f"  {run}  {_figures_text(figures)}".rstrip()
-        lines.append(Text(words, style="dim", overflow="ellipsis", no_wrap=True))
+        line = f"  {run}  {_figures_text(figures)}".rstrip()
+        lines.append(Text(line, style="dim", overflow="ellipsis", no_wrap=True))
     return Group(*lines)
 
 
@@ -150,12 +149,12 @@ def picture(progress: Progress) -> RenderableType:
 def watching(
     folder: Path, runs: Sequence[Run], left: Sequence[Run], workers: int, verbose: bool
 ) -> Iterator[Lines]:
-    """Somebody to tell what happens, who says at the end how it stands."""
+    """What shows the sweep as it proceeds, and sums it up at the end."""
     progress = Progress(len(runs), workers, done=len(runs) - len(left))
     if not verbose:
         yield Silent(progress)
         return
-    before = f", {progress.done} of them done before" if progress.done else ""
+    before = f", {progress.done} done before" if progress.done else ""
     at_once = f", {workers} at a time" if workers > 1 else ""
     show_text(f"{len(runs)} runs in {folder}{before}{at_once}")
     console = Console()
@@ -166,11 +165,11 @@ def watching(
         else:
             yield Lines(progress)
     finally:
-        _say_how_it_stands(progress, interrupted=progress.done < progress.total)
+        _sum_up(progress, interrupted=progress.done < progress.total)
 
 
 class Silent(Lines):
-    """Nobody is told."""
+    """Shows nothing."""
 
     def ended(self, run: Run, record: Record) -> None:  # noqa: D102
         self.progress.ended(run, record)
@@ -180,32 +179,15 @@ def line_of(run: Run, record: Record) -> str:
     """How a run ended, in one line."""
     seconds = "" if record.seconds is None else duration_text(record.seconds)
     if record.state == "failed":
-        return f"{run}  failed{seconds and f' after {seconds}'}: {reason(record)}"
+        return f"{run}  failed{seconds and f' after {seconds}'}: {record.reason}"
     stopped = f"stopped after epoch {len(record.epochs)}" if record.state == "stopped" else ""
-    words = (str(run), _figures_text(record.last), seconds, stopped)
-    return "  ".join(word for word in words if word)
+    parts = (str(run), _figures_text(record.last), seconds, stopped)
+    return "  ".join(part for part in parts if part)
 
 
-def reason(record: Record) -> str:
-    """The last line of a traceback that says something, or the first line of a crash."""
-    lines = [line for line in (record.error or "").splitlines() if line.strip()]
-    if not lines:
-        return "no reason is known"
-    if not lines[0].startswith("Traceback"):
-        return lines[0]
-    told = [line for line in lines if not line.startswith((" ", "\t"))]
-    return told[-1]
-
-
-def figures_in(record: Mapping[str, Any]) -> list[str]:
-    """What was measured, beside the epoch and its duration."""
-    beside = ("epoch", "seconds", "samples_per_second", "skipped")
-    return [name for name, value in record.items() if name not in beside and is_number(value)]
-
-
-def _say_how_it_stands(progress: Progress, interrupted: bool) -> None:
+def _sum_up(progress: Progress, interrupted: bool) -> None:
     if interrupted:
-        show_text(f"interrupted: {progress.ended_text()}; the same call goes on from there")
+        show_text(f"interrupted: {progress.ended_text()}; the same call resumes")
     else:
         failed = f", {progress.failed} failed" if progress.failed else ""
         took = duration_text(perf_counter() - progress.begin)

@@ -1,4 +1,4 @@
-"""What a sweep found out: its records as a table, CSV, JSON, pandas, polars, TensorBoard."""
+"""The results of a sweep: its records as a table, CSV, JSON, pandas, polars, TensorBoard."""
 
 import csv
 import io
@@ -22,7 +22,6 @@ from anydevice.sweep.jsonable import is_number, strict
 from anydevice.sweep.ranking import badness, compared_by, more_is_better
 from anydevice.sweep.records.claims import is_claimed
 from anydevice.sweep.records.records import SWEEP, Damaged, Record, read_all, read_sheet
-from anydevice.sweep.results.live import reason
 from anydevice.tables import Shown, Table
 from anydevice.text import UNSET, duration_text
 
@@ -171,12 +170,12 @@ class Results(Shown, Sequence[Record]):
         row = {"run": number, **({"state": state} if state else {}), "epoch": epoch.get("epoch")}
         row |= {name: epoch.get(name) for name in self.figures}
         row[EPOCH_DURATION], row[RUN_DURATION] = epoch.get("seconds"), record.seconds
-        for name in self.parameters:  # one that is named like a figure stands beside it
+        for name in self.parameters:  # one with the name of a figure gets a column as well
             row[f"{name} (given)" if name in row else name] = record.parameters.get(name)
         return row
 
     def _states(self) -> dict[str, str]:
-        """How runs stand, where not all are done; a run that nobody works at was interrupted."""
+        """The states of runs, where not all are done; a run that no process has was interrupted."""
         if all(record.state == "done" for record in self.records):
             return {}
         states = {record.key: record.state for record in self.records}
@@ -203,7 +202,7 @@ class Results(Shown, Sequence[Record]):
         name = sort.removeprefix("-")
         columns = list(dict.fromkeys(name for row in rows for name in row))
         if name not in columns and not self.figures:
-            return rows  # nothing is measured yet, or all has failed
+            return rows  # nothing is measured yet, or every run failed
         if name not in columns:
             hint = did_you_mean(name, columns)
             raise UsageError(f"expected a column to sort by, got {name!r}: {hint}")
@@ -214,7 +213,7 @@ class Results(Shown, Sequence[Record]):
         return there + missing
 
     def shown(self, sort: str | None = None, *, every_epoch: bool = False) -> RenderableType:
-        """The table, and under it what it does not say."""
+        """The table, with what it does not say below."""
         return Group(self.table(sort, every_epoch=every_epoch), *map(Text, self._not_in_table()))
 
     def _shown(self) -> Iterator[Table | Text]:
@@ -222,9 +221,9 @@ class Results(Shown, Sequence[Record]):
         yield from map(Text, self._not_in_table())
 
     def _not_in_table(self) -> list[str]:
-        """The failures, and what is damaged: a table does not say why."""
+        """Why runs failed, and what is damaged: the table does not say."""
         failed = ((n, r) for n, r in enumerate(self, 1) if r.state == "failed")
-        lines = [f"run {number} failed: {reason(record)}" for number, record in failed]
+        lines = [f"run {number} failed: {record.reason}" for number, record in failed]
         return [*lines, *map(str, self.damaged)]
 
 
@@ -248,7 +247,7 @@ def tabled(rows: list[Row], judged: str | None) -> Table:
 
 
 def needed(package: str) -> Any:
-    """A package that is not among the dependencies."""
+    """An optional package; a UsageError says how to install it."""
     try:
         return import_module(package)
     except ImportError as error:
