@@ -1,4 +1,4 @@
-"""The command line: one function a command. torch is imported inside them, so --help is quick."""
+"""The command line: a function for each command. They import torch inside, so --help is quick."""
 
 import os
 import sys
@@ -30,7 +30,9 @@ def _print_version(wanted: bool) -> None:
 def options(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print it."),
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
 ) -> None:
     """Write a PyTorch program once; run it on any device."""
@@ -39,10 +41,10 @@ def options(
 @app.command()
 def devices(
     json: Annotated[bool, typer.Option("--json", help="Print JSON for a program.")] = False,
-    issue: Annotated[bool, typer.Option("--issue", help="Print lines for an issue.")] = False,
+    issue: Annotated[bool, typer.Option("--issue", help="Print text for a bug report.")] = False,
     known: Annotated[bool, typer.Option("--known", help="List the GPUs of the catalogue.")] = False,
 ) -> None:
-    """What is here: the GPUs, the CPU, and why there is no GPU."""
+    """Show the GPUs and the CPU of this machine, and why there is no GPU."""
     from anydevice.tables import show, show_text
 
     if json + issue + known > 1:
@@ -73,10 +75,10 @@ def report(
     ] = None,
     png: Annotated[
         Path | None,
-        typer.Option(help="Write the main picture, too; needs a Chromium or Chrome."),
+        typer.Option(help="Also write the main picture as a PNG; needs Chromium or Chrome."),
     ] = None,
 ) -> None:
-    """A sweep as one HTML page: table, curves, durations, failures."""
+    """Write a sweep as one HTML page: table, curves, durations, failures."""
     from anydevice.sweep.page.page import report as write_report
     from anydevice.sweep.page.page import report_picture
 
@@ -89,20 +91,20 @@ def report(
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
     add_help_option=False,
 )
-def run(words: Annotated[list[str] | None, typer.Argument(hidden=True)] = None) -> None:
-    """An unmodified program, on GPUs that are not there."""
+def run(arguments: Annotated[list[str] | None, typer.Argument(hidden=True)] = None) -> None:
+    """Run an unmodified program on virtual GPUs."""
     from anydevice.virtual.process.launch import main as launch
 
-    launch(words or [])
+    launch(arguments or [])
 
 
 @app.command()
 def demo(
-    folder: Annotated[Path, typer.Argument(help="Where the runs and the report go.")] = Path(
+    folder: Annotated[Path, typer.Argument(help="Where to put the runs and the report.")] = Path(
         "anydevice-demo"
     ),
 ) -> None:
-    """In a minute: the devices, a sweep over them, and its report."""
+    """Show the devices, a sweep over them, and its report, in a minute."""
     from anydevice.demo import demo as show_all
 
     show_all(folder)
@@ -115,22 +117,26 @@ def bench(
         typer.Argument(metavar="KIND", help="matmul, product, convolution, transfer; training."),
     ] = None,
     device: Annotated[
-        list[str] | None, typer.Option("--device", help="Measure this one; may be given again.")
+        list[str] | None, typer.Option("--device", help="A device to measure; may be repeated.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON for a program.")] = False,
     report: Annotated[
-        Path | None, typer.Option("--report", help="Write an HTML page there.")
+        Path | None, typer.Option("--report", help="Also write an HTML page.")
     ] = None,
-    full: Annotated[bool, typer.Option("--full", help="Leave nothing out, however slow.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Measure everything, even what is slow.")
+    ] = False,
 ) -> None:
-    """CPU against GPU: how fast each is at the same work, waited for."""
+    """Measure CPU against GPU: how fast each does the same work."""
     from anydevice.bench.page import check_page, write_page
     from anydevice.bench.suite import bench as measure
     from anydevice.tables import show
 
     if kinds == ["training"]:
         if report:
-            raise UsageError("expected --report for the other kinds: `anydevice report FOLDER`.")
+            raise UsageError(
+                "expected no --report for training: `anydevice report FOLDER` writes its page."
+            )
         from anydevice.bench.training import training
 
         results = training(device, verbose=not json)
@@ -148,26 +154,30 @@ def bench(
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
     add_help_option=False,
 )
-def plan(words: Annotated[list[str] | None, typer.Argument(hidden=True)] = None) -> None:
-    """Will a program fit a GPU, which batch, how long is a step."""
+def plan(arguments: Annotated[list[str] | None, typer.Argument(hidden=True)] = None) -> None:
+    """Predict whether a program fits a GPU, which batch fits, and the time of a step."""
     from anydevice.plan.command import main as plan_program
 
     try:
-        plan_program(words or [])
+        plan_program(arguments or [])
     except SystemExit as end:
         sys.stdout.flush()
-        _end(int(end.code or 0))  # else Python takes torch apart, for a fifth of a plan's time
+        _end(int(end.code or 0))  # tearing torch down would take a fifth of a plan's time
 
 
 @app.command()
 def sweep(
-    file: Annotated[Path, typer.Argument(help="A file of TOML: the experiment and its runs.")],
-    folder: Annotated[Path | None, typer.Option(help="Where the records go.")] = None,
+    file: Annotated[Path, typer.Argument(help="A TOML file with the experiment and its runs.")],
+    folder: Annotated[Path | None, typer.Option(help="Where to put the records.")] = None,
     workers: Annotated[int | None, typer.Option(help="How many runs at a time.")] = None,
-    gpus: Annotated[float | None, typer.Option(help="GPUs of each run: 1, 2 or 0.5.")] = None,
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Those, too.")] = False,
+    gpus: Annotated[
+        float | None, typer.Option(help="GPUs for each run, such as 1, 2 or 0.5.")
+    ] = None,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Do runs again that failed.")
+    ] = False,
 ) -> None:
-    """Many runs of one experiment; what is done already is kept."""
+    """Do many runs of one experiment; runs that are done are kept."""
     from anydevice.sweep.file import read_order
     from anydevice.tables import show
 
@@ -182,11 +192,13 @@ def sweep(
 @app.command(name="show")
 def show_results(
     folder: Annotated[Path, typer.Argument(help="The folder of a sweep.")],
-    sort: Annotated[str | None, typer.Option(help="A column; -NAME the other way round.")] = None,
-    epochs: Annotated[bool, typer.Option("--epochs", help="A line an epoch.")] = False,
+    sort: Annotated[
+        str | None, typer.Option(help="A column, best first; -NAME reverses it.")
+    ] = None,
+    epochs: Annotated[bool, typer.Option("--epochs", help="Show a line for each epoch.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON for a program.")] = False,
 ) -> None:
-    """The runs of a sweep, compared."""
+    """Compare the runs of a sweep."""
     from anydevice.sweep.results.results import Results
     from anydevice.tables import show
 
@@ -210,14 +222,14 @@ def main() -> None:
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
-    except BrokenPipeError:  # the reader (a `| head`) has gone
+    except BrokenPipeError:  # the reader, such as `| head`, has gone
         _end(1)
-    except OSError as error:  # a full disk under a redirection, for one
+    except OSError as error:  # such as a full disk under a redirection
         _end(1, f"anydevice: {error}")
 
 
 def _end(code: int, sentence: str = "") -> NoReturn:
-    """End at once; also where stdout is broken and the flush at exit would fail once more."""
+    """End at once, also where stdout is broken and the flush at exit would fail again."""
     if sentence:
         print(sentence, file=sys.stderr, flush=True)
     os._exit(code)

@@ -1,4 +1,4 @@
-"""CPU against GPU, measured honestly: warmed up, waited for, next to what a card could do."""
+"""CPU against GPU, measured honestly: warmed up, synchronised, and compared with a card's peak."""
 
 from anydevice.rooms import callable_room
 

@@ -1,4 +1,4 @@
-"""The clock: medians of calls that were waited for, and what a clock that does not wait says."""
+"""The clock: medians of synchronised calls, and what a clock shows that does not wait."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ import torch
 Work = Callable[[], object]
 
 WARM_UP = 0.1  # seconds, in which kernels are chosen, memory is taken and clocks rise
-ENOUGH = 0.5  # seconds of calls for one figure, if they are not too few by then
+ENOUGH = 0.5  # seconds of calls for one figure, but at least FEWEST calls
 FEWEST, MOST = 3, 50
 
 
@@ -29,7 +29,7 @@ class Timing:
 
 
 class TooSlow(Exception):  # noqa: N818, no error
-    """A call takes longer than anybody wants to wait for; holds its seconds."""
+    """A call takes longer than the patience allows; `seconds` says how long."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -48,9 +48,9 @@ class Clock:
     def time(self, work: Work, *, touched: int = 0, patience: float = inf) -> Timing:
         """The time of a call; where the cache could hold the `touched` bytes, it is emptied first.
 
-        A GPU's queue is then not empty when it is given the work, so that the launch, which a
-        training hides in the same way, is not counted. Work that the `patience` (seconds) does not
-        suffice for is `TooSlow`.
+        The GPU's queue is then not empty when the work is launched, so the launch is not counted;
+        a training hides it in the same way. Work that takes more than `patience` seconds raises
+        `TooSlow`.
         """
         estimate = self._warm_up(work)
         if FEWEST * estimate > patience:
@@ -65,12 +65,12 @@ class Clock:
         return Timing(median, low, high, len(readings), unsynchronised)
 
     def wait(self) -> None:
-        """Until the device has done all it was given."""
+        """Waits until the device has done all its work."""
         if self.device.type != "cpu":
             torch.accelerator.synchronize(self.device)
 
     def _warm_up(self, work: Work) -> float:
-        """Seconds of the last of the calls that nobody counts."""
+        """Seconds of the last call of the warm-up."""
         begin = perf_counter()
         while True:
             last = perf_counter()
@@ -81,7 +81,7 @@ class Clock:
                 return now - last
 
     def _reading(self, work: Work, flushes: bool) -> tuple[float, float]:
-        """Seconds of one call, and those after which it came back."""
+        """Seconds of one call, and the seconds until it returned."""
         if flushes:
             self._flush()
         if self._events:
@@ -107,7 +107,7 @@ class Clock:
 
 
 def _events(device: torch.device) -> tuple[Any, Any] | None:
-    """Two of the device's own time stamps, where it has such."""
+    """Two of the device's own events, where it has them."""
     if device.type == "cpu":
         return None
     try:
@@ -130,5 +130,5 @@ def _cache_size(device: torch.device) -> int:
     caches = Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")
     try:
         return max(int(size.read_text().strip().removesuffix("K")) * 1024 for size in caches)
-    except (OSError, ValueError):  # not Linux, or a kernel that does not tell
+    except (OSError, ValueError):  # not Linux, or a kernel that does not say
         return 32 * 2**20

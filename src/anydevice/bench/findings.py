@@ -1,4 +1,4 @@
-"""What a measurement found: figures as tables, as JSON, and in a notebook."""
+"""The findings of a measurement: figures as tables, as JSON, and in a notebook."""
 
 import json
 from collections.abc import Iterator
@@ -41,9 +41,9 @@ class Place:
 class Figure:
     """One measured figure: seconds of one call, and what follows from them.
 
-    `low` and `high` are the quartiles, `unsynchronised` is what a clock says that does not wait for
-    the device, and `of_ceiling` the share of what the catalogue says the card can do at most. Where
-    `virtual` is true, the CPU did the work, and nothing here is a GPU's speed.
+    `low` and `high` are the quartiles, `unsynchronised` is what a clock shows that does not wait
+    for the device, and `of_ceiling` is the share of the card's peak in the catalogue. Where
+    `virtual` is true, the CPU did the work, and no figure is a GPU's speed.
     """
 
     kind: str
@@ -79,9 +79,9 @@ class Figure:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """What was not measured, and why; an empty field stands for all of them.
+    """What was not measured, and why; an empty field stands for all values.
 
-    `expected` is the seconds of a call, where that is why.
+    `expected` is how many seconds a call would take, where that is the reason.
     """
 
     kind: str
@@ -98,14 +98,20 @@ class LeftOut:
 
 @dataclass(frozen=True, repr=False)
 class Findings(Shown):
-    """All figures of one measurement. Shows itself in a terminal, a notebook, and as JSON."""
+    """All figures of one measurement, which show themselves in a terminal and a notebook.
+
+    Attributes:
+        places: The devices that were measured.
+        figures: A `Figure` for each task on each device.
+        left_out: What was not measured, and why.
+    """
 
     places: tuple[Place, ...]
     figures: tuple[Figure, ...]
     left_out: tuple[LeftOut, ...]
 
     def to_json(self) -> str:
-        """The same for a program."""
+        """The figures for a program, as JSON."""
         return json.dumps(asdict(self), indent=2)
 
     def tables(self) -> list[Table]:
@@ -114,7 +120,7 @@ class Findings(Shown):
         return [self._table(kind) for kind in kinds]
 
     def notes(self) -> list[str]:
-        """What has to be known to read the figures."""
+        """What you need to know to read the figures."""
         virtual = [place.device for place in self.places if place.virtual]
         lines = [str(place) for place in self.places]
         if virtual:
@@ -126,7 +132,7 @@ class Findings(Shown):
         if waited:
             worst = max(waited, key=lambda f: f.seconds / f.unsynchronised)
             lines.append(
-                "'no wait' is what a clock says that does not wait for the GPU: it times the "
+                "'no wait' is what a clock shows that does not wait for the GPU: it times the "
                 f"launch. It would make {worst.what} {worst.dtype} ".rstrip()
                 + f" {times_text(worst.seconds / worst.unsynchronised)} as fast as it is."
             )
@@ -145,7 +151,7 @@ class Findings(Shown):
         return table
 
     def gaps(self) -> list[str]:
-        """What was left out, a line for each kind and reason."""
+        """What was not measured, a line for each kind and reason."""
         groups: dict[tuple[str, str, str], list[str]] = {}
         for left in self.left_out:
             groups.setdefault((left.kind, left.device, left.reason), []).append(str(left))

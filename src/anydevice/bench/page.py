@@ -1,4 +1,4 @@
-"""The report: one HTML page with the figures, which needs no network."""
+"""The report: one HTML page with the figures, self-contained."""
 
 from dataclasses import replace
 from html import escape
@@ -26,9 +26,9 @@ footer p { margin-bottom: 0.4rem; }
 
 
 def check_page(path: Path) -> Path:
-    """The path, if a page can be written there: better known before a minute of measuring."""
+    """The path, if a page can be written there; checked before a minute of measuring."""
     if path.is_dir() or not path.parent.is_dir():
-        got = "a folder" if path.is_dir() else "one in a folder that is not there"
+        got = "a folder" if path.is_dir() else "one in a folder that does not exist"
         raise UsageError(f"expected a file to write the report to, got {got}: {path}.")
     return path
 
@@ -56,7 +56,7 @@ def _card(table: Table, figures: list[Figure]) -> str:
 
 
 def _bars(figures: list[Figure]) -> str:
-    """A bar for each figure's rate, as long as it is fast."""
+    """A bar for each figure, as long as its rate."""
     fastest = max(figure.rate for figure in figures)
     unit = "GFLOP/s" if figures[0].computes else "GB/s"
     lines = []

@@ -19,7 +19,7 @@ from anydevice.train.precision import float32_products
 from anydevice.virtual.machine import enabled
 
 PATIENCE = 3.0  # seconds that one figure may take, unless everything is asked for
-LADDERS = ("matmul", "product")  # kinds whose smaller tasks tell how long the larger ones take
+LADDERS = ("matmul", "product")  # kinds whose smaller tasks predict how long the larger ones take
 TOO_SLOW = "Too slow for a quick look (--full measures it)"
 
 
@@ -29,11 +29,26 @@ def bench(
     *,
     full: bool = False,
 ) -> Findings:
-    """Measures devices (the CPU and the idlest GPU, if not named) at kinds of work (all).
+    """Measures how fast devices do the same work, synchronised and warmed up.
 
-    >>> bench(["cpu", "cuda"], ["matmul"]).figures  # doctest: +SKIP
+    Args:
+        devices: The devices to measure. Default: the CPU, and the GPU with the least load.
+        kinds: The kinds of work: "matmul", "product", "convolution", "transfer". Default: all.
+        full: Whether to measure everything. Otherwise, what would take more than some seconds for
+            a figure is left out, and listed.
 
-    What would take more than some seconds for a figure is left out, and listed, unless `full`.
+    Returns:
+        The figures, which show themselves as tables in a terminal or notebook.
+
+    Raises:
+        UsageError: If there is no such kind of work.
+        DeviceNotFound: If a device is not here.
+
+    Example:
+        >>> import anydevice as ad
+        >>> findings = ad.bench(["cpu"], ["product"])
+        >>> {figure.dtype for figure in findings.figures} >= {"float32", "float16"}
+        True
     """
     chosen = dict.fromkeys(exact(pick(device)) for device in devices or _both())
     benches = [_Bench(device, full) for device in chosen]
@@ -79,13 +94,16 @@ class _Bench:
             return self._measured(task)
         except TooSlow as slow:
             return self._left_out(task, TOO_SLOW, slow.seconds)
-        except (RuntimeError, TypeError) as error:  # no such dtype here, or no memory after all
+        except (
+            RuntimeError,
+            TypeError,
+        ) as error:  # this device lacks the dtype, or the memory after all
             return self._left_out(task, str(error).splitlines()[0].rstrip("."))
 
     @torch.inference_mode()
     def _measured(self, task: Task) -> Figure:
         with float32_products("tf32" if task.dtype == "tf32" else "ieee"):
-            # A pageable transfer would wait for the flush, too, before it came back.
+            # A pageable transfer would also wait for the flush before it returned.
             touched = 0 if task.kind == "transfer" else task.moved
             timing = self.clock.time(
                 task.make(self.device), touched=touched, patience=self.patience

@@ -29,9 +29,9 @@ LARGE, SMALL = 64 * 2**20, 64 * 2**10
 class Task:
     """Work of a known size; `make(device)` gives the function to be timed.
 
-    `operations` counts a multiply-add as two; `moved` is what has to go through the memory, or over
-    the link to the host, at the least; `needs` is the memory it takes. `ceiling` names the figure
-    of the catalogue that its rate is held against.
+    `operations` counts a multiply-add as two; `moved` is the fewest bytes that have to go through
+    the memory, or over the link to the host; `needs` is the memory it takes. `ceiling` names the
+    figure of the catalogue that its rate is compared with.
     """
 
     kind: str
@@ -67,7 +67,7 @@ def matmuls() -> Iterator[Task]:
 
 
 def products() -> Iterator[Task]:
-    """`a * b`, which waits for memory and hardly computes."""
+    """`a * b`, which is limited by memory."""
     for dtype in DTYPES:
         for side in PRODUCTS:
             moved = 3 * side**2 * DTYPES[dtype].itemsize
@@ -107,7 +107,7 @@ def convolutions() -> Iterator[Task]:
 
 
 def transfers() -> Iterator[Task]:
-    """As many bytes between host and device at once and in many parts, each way."""
+    """The same bytes between host and device, at once and in many parts, each way."""
     for outward in (True, False):
         for pinned in (True, False):
             for size in (LARGE, SMALL):

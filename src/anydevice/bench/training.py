@@ -1,4 +1,4 @@
-"""The training test: a small CNN over batch size, workers that load its data, and device."""
+"""The training benchmark: a small CNN over batch sizes, loader workers and devices."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ IMAGES, EPOCHS = 6000, 2
 
 
 class OneByOne(Dataset[tuple[Tensor, Tensor]]):
-    """Images that are made ready one by one, which is what workers are for."""
+    """Images that are prepared one by one, which is the work of a loader's workers."""
 
     def __init__(self, images: Tensor, labels: Tensor) -> None:
         self.images, self.labels = images, labels
@@ -32,14 +32,19 @@ class OneByOne(Dataset[tuple[Tensor, Tensor]]):
         return self.images[index].float().sub_(73).div_(90), self.labels[index]
 
 
-def experiment(run: Run) -> History:
-    """One run: with the parameters, on the device."""
-    images, labels = shapes(IMAGES, 100)[0][:]
-    network = nn.Sequential(
+def small_cnn() -> nn.Module:
+    """A network for ten classes of 28 × 28 grey pixels."""
+    return nn.Sequential(
         nn.Conv2d(1, 6, 5), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(6, 12, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
         nn.Linear(192, 120), nn.ReLU(), nn.Linear(120, 60), nn.ReLU(), nn.Linear(60, 10),
     )  # fmt: skip
+
+
+def experiment(run: Run) -> History:
+    """One run: with its parameters, on its device."""
+    images, labels = shapes(IMAGES, 100)[0][:]
+    network = small_cnn()
     data = OneByOne(images, labels)
     loader = DataLoader(data, run.batch_size, shuffle=True, num_workers=run.num_workers)
     trial = Trial(network, torch.optim.Adam, "cross_entropy", metrics=["loss", "accuracy"])

@@ -1,4 +1,4 @@
-"""MNIST and the sets of its form: four IDX files in a folder, downloaded if need be."""
+"""MNIST and data sets in its format: four IDX files in a folder, downloaded if necessary."""
 
 import os
 import re
@@ -69,17 +69,45 @@ _KUZUSHIJI = _Family(
 
 
 def mnist(folder: str | Path = "data", address: str | None = None) -> tuple[Images, Images]:
-    """Handwritten digits: `train, test = mnist("data")`; downloaded into the folder if need be."""
+    """Handwritten digits: 60,000 training and 10,000 test images of 28 × 28 pixels.
+
+    Args:
+        folder: Where the files are, as torchvision lays them out, or where to download them to.
+        address: Where to download them from. Default: the mirrors in ANYDEVICE_DATA_MIRROR, then
+            the public address.
+
+    Returns:
+        Training and test images.
+
+    Raises:
+        DownloadFailed: If no address gives the files.
+        DamagedFile: If a file is not what its name says.
+
+    Example:
+        >>> train, test = mnist("data")  # doctest: +SKIP
+    """
     return _load(_MNIST, folder, address)
 
 
 def fashion_mnist(folder: str | Path = "data", address: str | None = None) -> tuple[Images, Images]:
-    """Clothes, in MNIST's form: `train, test = fashion_mnist("data")`."""
+    """Pictures of clothes, in MNIST's format.
+
+    Arguments, result and errors are those of `mnist`.
+
+    Example:
+        >>> train, test = fashion_mnist("data")  # doctest: +SKIP
+    """
     return _load(_FASHION, folder, address)
 
 
 def kmnist(folder: str | Path = "data", address: str | None = None) -> tuple[Images, Images]:
-    """Kuzushiji characters, in MNIST's form: `train, test = kmnist("data")`."""
+    """Cursive Japanese characters (Kuzushiji), in MNIST's format.
+
+    Arguments, result and errors are those of `mnist`.
+
+    Example:
+        >>> train, test = kmnist("data")  # doctest: +SKIP
+    """
     return _load(_KUZUSHIJI, folder, address)
 
 
@@ -91,13 +119,30 @@ def idx(
     classes: Sequence[str] | None = None,
     files: Sequence[str] = FILES,
 ) -> tuple[Images, Images]:
-    """Any four IDX files of MNIST's form: `train, test = idx("my/folder")`.
+    """Any data set in MNIST's format: four IDX files, plain or gzipped.
 
-    With an address, files that are not there come from `address/NAME.gz`; `checksums` maps NAME to
-    the MD5, SHA-1 or SHA-256 of NAME.gz. `files` names training images and labels, then test's.
+    Args:
+        folder: Where the files are.
+        address: Where missing files come from, as `address/NAME.gz`. Default: nowhere.
+        checksums: For each NAME the MD5, SHA-1 or SHA-256 of NAME.gz, in hex.
+        classes: The names of the classes. Default: the labels' numbers.
+        files: The names of the files: training images and labels, test images and labels.
+
+    Returns:
+        Training and test images.
+
+    Raises:
+        UsageError: If a file is missing and there is no address, or a label has no class.
+        DownloadFailed: If the address does not give a file.
+        DamagedFile: If a file is not what its name says.
+
+    Example:
+        >>> train, test = idx("my/folder")  # doctest: +SKIP
     """
     if len(files) != 4:
-        raise UsageError(f"expected four files, images and labels twice, got {len(files)}.")
+        raise UsageError(
+            f"expected four files, images and labels for training and test, got {len(files)}."
+        )
     known, folder = checksums or {}, Path(folder)
     paths = []
     for name in files:
@@ -128,7 +173,7 @@ def _load(family: _Family, folder: str | Path, address: str | None) -> tuple[Ima
 
 
 def _mirrors(family: _Family) -> list[str]:
-    """A mirror is a data folder that is served, so that one serves every family."""
+    """A mirror is a data folder on a server, so one mirror serves every family."""
     mirrors = re.split(r"[\s,]+", os.environ.get(MIRRORS, "").strip())
     return [f"{mirror.rstrip('/')}/{family.name}/raw" for mirror in mirrors if mirror]
 

@@ -1,4 +1,4 @@
-"""A file from an address: checked, resumed where it broke off, on the disk whole or not at all."""
+"""Downloads a file: verified, resumed where it broke off, on the disk whole or not at all."""
 
 import hashlib
 import http.client
@@ -25,11 +25,11 @@ ALGORITHMS = {32: "md5", 40: "sha1", 64: "sha256"}  # by the length of the check
 
 
 class DownloadFailed(OSError):  # noqa: N818, says what happened
-    """No address had the file; the text says what each of them answered."""
+    """No address gave the file; the text says what each of them answered."""
 
 
 class _Refused(Exception):  # noqa: N818
-    """This address will not give the file, however often it is asked."""
+    """This address will not give the file, no matter how often it is asked."""
 
 
 def fetch(path: Path, addresses: Sequence[str], checksum: str | None = None) -> Path:
@@ -92,9 +92,9 @@ def _wrong(part: Path, checksum: str | None) -> str:
 
 
 def _from_address(part: Path, address: str, checksum: str | None) -> bool:
-    """Fills the part, going on where a connection broke; True if it was begun before this call."""
+    """Fills the part, resuming where a connection broke; True if it existed before this call."""
     with part.open("ab") as file:
-        if checksum is None:  # nothing would tell that the beginning is of another file
+        if checksum is None:  # nothing would show that the beginning is of another file
             file.truncate(0)
         resumed = furthest = file.seek(0, os.SEEK_END)
         version, tries = None, 0
@@ -137,7 +137,7 @@ def _receive(file: BinaryIO, address: str, version: str | None) -> str | None:
         if error.headers.get("Content-Range") == f"bytes */{begin}":
             return version  # it was all there
         file.truncate(0)
-        raise ConnectionError("the file is shorter than what was there of it") from error
+        raise ConnectionError("the file is shorter than the part that was there") from error
     with answer:
         place = f"bytes {begin}-"
         if answer.status != 206 or not answer.headers.get("Content-Range", "").startswith(place):
@@ -150,7 +150,7 @@ def _receive(file: BinaryIO, address: str, version: str | None) -> str | None:
     if total is not None and got != total:
         raise ConnectionError(f"the connection ended after {got} of {total} bytes")
     tag: str | None = answer.headers.get("ETag")
-    weak = tag is None or tag.startswith("W/")  # a weak one may not be asked by
+    weak = tag is None or tag.startswith("W/")  # a weak one cannot be used in If-Range
     return answer.headers.get("Last-Modified") if weak else tag
 
 

@@ -1,4 +1,4 @@
-"""The IDX format, in which the MNIST family is kept: a file into an array, gzipped or plain."""
+"""The IDX format of the MNIST family: reads a file, gzipped or plain, into an array."""
 
 import gzip
 import zlib
@@ -21,7 +21,7 @@ class DamagedFile(ValueError):  # noqa: N818, says what it is
 def read_idx(path: str | Path) -> NDArray[Any]:
     """The array in an IDX file: `read_idx("train-labels-idx1-ubyte.gz")`.
 
-    A plain file of bytes is mapped into memory, not read; changes of it stay in this process.
+    A plain file of bytes is mapped into memory, not read; the file never changes.
     """
     path = Path(path)
     with path.open("rb") as file:
@@ -58,8 +58,8 @@ def _header(file: BinaryIO | gzip.GzipFile, path: Path) -> tuple[np.dtype[Any], 
     magic = file.read(4)
     if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in DTYPES:
         raise DamagedFile(
-            f"{path} is no IDX file: expected it to begin with 00 00, a type from 08 to 0e and the "
-            f"number of dimensions, got {magic.hex(' ') or 'nothing'}."
+            f"{path} is not an IDX file: expected it to begin with 00 00, a type from 08 to 0e and "
+            f"the number of dimensions, got {magic.hex(' ') or 'nothing'}."
         )
     sizes = file.read(4 * magic[3])
     if len(sizes) < 4 * magic[3]:
@@ -71,6 +71,6 @@ def _check_size(path: Path, expected: int, got: int) -> None:
     if got != expected:
         amount = "more" if got > expected else str(got)
         raise DamagedFile(
-            f"{path} has another size than its header says: expected {expected} bytes of data, "
+            f"{path} has a different size than its header says: expected {expected} bytes of data, "
             f"got {amount}. Remove it and get it again."
         )

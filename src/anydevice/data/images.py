@@ -1,4 +1,4 @@
-"""A set of images: a TensorDataset with the names of its classes and its pixels' statistics."""
+"""A set of images: a TensorDataset with the names of its classes and statistics of its pixels."""
 
 from collections.abc import Sequence
 
@@ -9,9 +9,20 @@ CHUNK = 10_000  # images turned into float64 at a time
 
 
 class Images(TensorDataset):
-    """Images [N, C, H, W] and int64 labels [N], with `classes`, `mean` and `std`.
+    """A `TensorDataset` of images [N, C, H, W] and int64 labels [N].
 
-    `mean` and `std` are of the training pixels, channel by channel, bytes counted from 0 to 1.
+    Attributes:
+        images: All images, mostly uint8.
+        labels: All labels.
+        classes: The name of each class: `train.classes[label]`.
+        mean: The mean of the training pixels, scaled to 0 to 1, for each channel.
+        std: Their standard deviation.
+
+    Example:
+        >>> import anydevice as ad
+        >>> train, test = ad.data.shapes(100, 20)
+        >>> train.normalize(train.images[:8]).shape
+        torch.Size([8, 1, 28, 28])
     """
 
     def __init__(
@@ -28,16 +39,16 @@ class Images(TensorDataset):
 
     @property
     def images(self) -> torch.Tensor:
-        """All images, as they are kept: `train.images.dtype` is mostly uint8."""
+        """All images, mostly uint8."""
         return self.tensors[0]
 
     @property
     def labels(self) -> torch.Tensor:
-        """All labels: `train.classes[train.labels[0]]` names the first image's class."""
+        """All labels: `train.classes[train.labels[0]]` is the first image's class."""
         return self.tensors[1]
 
     def normalize(self, images: torch.Tensor) -> torch.Tensor:
-        """As float32 of mean 0 and deviation 1, on their device: `train.normalize(batch)`."""
+        """Images as float32 with mean 0 and deviation 1: `train.normalize(batch)`."""
         mean, std = (
             torch.tensor(figures, device=images.device).view(-1, 1, 1)
             for figures in (self.mean, self.std)

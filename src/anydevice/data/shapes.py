@@ -1,7 +1,7 @@
-"""Ten shapes on 28 × 28 grey pixels, drawn by code: data where there is no network.
+"""Ten shapes on 28 × 28 grey pixels, drawn by code: a data set that needs no network.
 
-The bytes depend on the seed alone: random bits come from PCG64 itself, whose stream numpy promises
-not to change, and pixels from +, -, ×, ÷ and √, which every machine rounds alike.
+The bytes depend on the seed alone: random bits come straight from PCG64, whose stream numpy
+promises not to change, and pixels from +, -, ×, ÷ and √, which every machine rounds alike.
 """
 
 import os
@@ -27,9 +27,25 @@ DIRECTIONS = 4096
 
 
 def shapes(train: int = 60_000, test: int = 10_000, seed: int = 0) -> tuple[Images, Images]:
-    """Training and test images of ten shapes, drawn in seconds: `train, test = shapes()`.
+    """Training and test images of ten shapes, 28 × 28 grey pixels, drawn in seconds.
 
-    The first images of a larger set are those of a smaller one.
+    Args:
+        train: How many training images.
+        test: How many test images.
+        seed: The seed: the same seed gives the same bytes on every machine. The first images of a
+            larger set are those of a smaller one.
+
+    Returns:
+        Training and test images.
+
+    Raises:
+        UsageError: If a number is out of range.
+
+    Example:
+        >>> import anydevice as ad
+        >>> train, test = ad.data.shapes(1000, 100)
+        >>> train
+        Images(1000 × 1 × 28 × 28, uint8, 10 classes, on cpu)
     """
     for name, count, least in (("train", train, 1), ("test", test, 1), ("seed", seed, 0)):
         if isinstance(count, bool) or not isinstance(count, int) or count < least:
@@ -65,14 +81,14 @@ class _Draws:
 
     def grain(self) -> Floats:
         """Noise from -1 to 1 for each pixel, mostly near 0."""
-        words = self.raw(2 * BLOCK * SIDE * SIDE // 8).astype("<u8", copy=False)
-        first, second = words.view(np.uint8).reshape(2, BLOCK, SIDE, SIDE)
+        raw = self.raw(2 * BLOCK * SIDE * SIDE // 8).astype("<u8", copy=False)
+        first, second = raw.view(np.uint8).reshape(2, BLOCK, SIDE, SIDE)
         return (first.astype(np.float32) + second - np.float32(255)) / np.float32(255)
 
 
 @cache
 def _directions() -> Floats:
-    # Rounded, because the last digits of a machine's cosine are its own.
+    # Rounded, because the last digits of a cosine differ between machines.
     angle = np.arange(DIRECTIONS) * (2 * np.pi / DIRECTIONS)
     return np.round(np.stack([np.cos(angle), np.sin(angle)]), 6).astype(np.float32)
 

@@ -5,7 +5,7 @@ const hue = (index) => `var(--c${index % HUES})`;
 const DASHES = ["", "7 3", "2 2.5", "9 3 2 3", "4 2", "12 3"];
 const ramp = (share) => `color-mix(in oklab, var(--high) ${(share * 100).toFixed(1)}%, var(--low))`;
 
-/** A dot whose form tells the series as its colour does; hollow for what is only virtual. */
+/** A dot whose form shows the series, as its colour does; hollow for what is only virtual. */
 function dot(x, y, series, { hollow = false, size = 4.5, ...rest } = {}) {
   const s = size;
   const d = [
@@ -116,7 +116,7 @@ document.body.append(tip);
 
 let pointerWas = "";
 
-/** Shows `content` beside a point of the picture; the tip stays inside the window. */
+/** Shows `content` next to a point of the picture; the tip stays inside the window. */
 function showTip(root, x, y, content) {
   tip.replaceChildren(...content);
   tip.hidden = false;

@@ -77,7 +77,7 @@ function bytes(count) {
 
 const listed = (names) =>
   names.length > 1 ? `${names.slice(0, -1).join(", ")} and ${names.at(-1)}` : names.join("");
-/** Those that are to be said, one after the other. */
+/** The sentences that apply, one after the other. */
 const sentences = (...texts) => texts.filter(Boolean).join(" ");
 
 const counted = (count, noun, nouns = `${noun}s`) =>

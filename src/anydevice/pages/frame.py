@@ -38,7 +38,7 @@ def page(
     styles: Sequence[str] = (),
     scripts: Sequence[str] = (),
 ) -> bytes:
-    """A whole page as UTF-8. Users' texts are safe in `title` and `data`, and belong nowhere else.
+    """A whole page as UTF-8. Users' texts are safe in `title` and `data`, and nowhere else.
 
     The scripts follow those of all pages in one module, and read `data` with `embedded()`.
     """
@@ -55,12 +55,12 @@ def page(
 
 
 def embedded(data: object) -> str:
-    """JSON that cannot end the script element it stands in, whatever texts it holds."""
+    """JSON that cannot end the script element around it, no matter what texts it has."""
     return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
 def resource(package: str, name: str) -> str:
-    """The text of a file that lies beside the code."""
+    """The text of a file in a package."""
     return files(package).joinpath(name).read_text("utf-8")
 
 

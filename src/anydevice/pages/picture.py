@@ -25,7 +25,7 @@ PATIENCE = 120  # seconds; a busy machine starts a browser slowly
 
 
 def browser() -> str | None:
-    """The first Chromium that is here, whatever its brand; None if there is none."""
+    """The first Chromium on this machine, of any brand; None if there is none."""
     return next((found for name in BROWSERS if (found := shutil.which(name))), None)
 
 
@@ -40,19 +40,19 @@ def take_picture(page: bytes, output: Path, size: tuple[int, int], fragment: str
     with TemporaryDirectory(prefix="anydevice-") as place:
         file, picture = Path(place, "page.html"), Path(place, "picture.png")
         file.write_bytes(page)
-        words = [
+        command = [
             program, *FLAGS, f"--user-data-dir={place}/profile", f"--screenshot={picture}",
             f"--window-size={size[0]},{size[1]}", f"{file.as_uri()}#{fragment}",
         ]  # fmt: skip
         if sys.platform == "linux" and os.geteuid() == 0:  # its sandbox refuses root
-            words.insert(1, "--no-sandbox")
+            command.insert(1, "--no-sandbox")
         try:
-            done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
             last = done.stderr.strip().splitlines()[-1:]
         except subprocess.TimeoutExpired:
             last = [f"it took longer than {PATIENCE} s"]
         if not picture.exists():
-            reason = last[0] if last else "it said nothing"
+            reason = last[0] if last else "it printed no reason"
             raise OSError(f"{program} took no picture of the page: {reason}")
         output.parent.mkdir(parents=True, exist_ok=True)
         write_whole(output, picture.read_bytes())

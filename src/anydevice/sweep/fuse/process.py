@@ -8,7 +8,7 @@ each experiment is a thread, which stops inside trial.run() and hands over its t
 The main thread trains all trials as one (`_train`), and then lets each experiment continue with its
 trained trial.
 
-Experiments are written for a process of their own: they use the global random numbers, the standard
+Experiments are written to run alone in a process: they use the global random numbers, the standard
 output, and the list of callbacks that listen to every trial. These exist once in a process, so
 exactly one thread works at any time, the main thread or one experiment, and what is global is
 switched over at each change. This holds:

@@ -1,4 +1,4 @@
-// Learning curves: one line a run, the chosen figure over the epochs.
+// Learning curves: one line for each run, the chosen figure over the epochs.
 
 const LINES = 60;
 const placeOf = new Map(data.curves.runs.map((run, place) => [run, place]));
@@ -113,15 +113,15 @@ function drawLines(area, lines, x, y, format) {
 }
 
 function curvesNote(drawn, known, wanted) {
-  const half = `the best ${LINES >> 1} by ${view.result}, and others evenly`;
+  const half = `the best ${LINES >> 1} by ${view.result}, and others, evenly spread`;
   const carried = `${grouped(placeOf.size)} of ${grouped(data.curves.of)} runs`;
   return sentences(
     drawn < known && `${drawn} of ${grouped(known)} runs are drawn: ${half}.`,
-    drawn < known && "The filter chooses among all.",
-    placeOf.size < data.curves.of && `The page carries the curves of ${carried}.`,
+    drawn < known && "The filter searches all of them.",
+    placeOf.size < data.curves.of && `The page has the curves of ${carried}.`,
     placeOf.size === data.curves.of &&
       known < wanted &&
-      `${counted(wanted - known, "run")} ended before the first epoch did.`,
-    data.curves.points && `Of longer curves ${data.curves.points} epochs are shown, evenly.`,
+      `${counted(wanted - known, "run")} ended before the first epoch.`,
+    data.curves.points && `Longer curves show ${data.curves.points} of their epochs, evenly spread.`,
   );
 }

@@ -1,4 +1,4 @@
-// The controls, and the one function that draws everything anew when what is shown changes.
+// The controls, and the one function that redraws everything when what is shown changes.
 
 const spreadOver = usualParameter();
 const spreads = [
@@ -18,7 +18,7 @@ const spreads = [
     scale: binary,
     axis: "peak memory",
     over: spreadOver,
-    nothing: "No run shown has a peak of memory.",
+    nothing: "No run shown has a peak memory.",
   },
 ];
 
@@ -36,7 +36,7 @@ function update() {
   drawTable(runs);
 }
 
-/** Shows the cards that there is something for; one without its neighbour takes the whole width. */
+/** Shows the cards that have something to show; one without its neighbour takes the whole width. */
 function showSpreads() {
   const measured = (spread) =>
     spread.over && spread.values.filter((value) => typeof value === "number").length > 1;
@@ -112,14 +112,14 @@ function setUpChoices() {
 function setUpFilter() {
   let waiting;
   const find = () => {
-    view.words = byId("filter").value;
+    view.filter = byId("filter").value;
     rowsShown = FIRST_ROWS;
     update();
   };
   byId("filter").addEventListener("input", () => {
     clearTimeout(waiting);
     if (keys.length < 500) find();
-    else waiting = setTimeout(find, 150); // many runs: not at every letter
+    else waiting = setTimeout(find, 150); // many runs: not after every letter
   });
   byId("groups").replaceChildren(
     ...varying

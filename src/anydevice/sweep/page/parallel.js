@@ -1,4 +1,4 @@
-// Parallel coordinates: an axis a parameter and one for the result, a line a run.
+// Parallel coordinates: an axis for each parameter and one for the result, a line for each run.
 
 const PATHS = 400;
 const AXES = 9; // of parameters
@@ -75,8 +75,8 @@ function drawParallel(runs) {
   drawRampKey(card.querySelector(".key"), drawn);
   const without = runs.length - whole.length;
   card.querySelector(".note").textContent = sentences(
-    "Drag along an axis to keep the runs that pass there; a click on it lets go.",
-    varying.length > AXES && `The first ${AXES} of ${varying.length} parameters have an axis.`,
+    "Drag along an axis to keep the runs that pass there; click the axis to clear it.",
+    varying.length > AXES && `Only the first ${AXES} of ${varying.length} parameters have an axis.`,
     drawn.length < whole.length &&
       `${drawn.length} of ${grouped(whole.length)} runs are drawn, half of them the best.`,
     without && `${counted(without, "run")} without a result cannot be drawn.`,

@@ -6,7 +6,7 @@ const named = (role) => data.columns.filter((each) => each.role === role);
 
 const keys = column("key");
 const states = column("state");
-const devices = column("device").map((name) => name ?? "not known");
+const devices = column("device").map((name) => name ?? "unknown device");
 const virtual = column("virtual");
 const epochTimes = column("epoch time");
 const parameters = named("parameter").map((each) => ({ ...each, distinct: distinct(each.values) }));
@@ -18,7 +18,7 @@ const deviceNames = [...new Set(devices)].sort((a, b) => b.startsWith("cpu") - a
 const virtualDevices = new Set(devices.filter((_, run) => virtual[run]));
 
 const view = {
-  words: "", // of the filter
+  filter: "", // its text
   picked: new Map(), // parameter's name → Set of values
   brushes: new Map(), // axis's name → test of a run
   result: data.result,
@@ -27,7 +27,7 @@ const view = {
   selected: null,
 };
 
-/** The different values in the order of their size, numbers before texts. */
+/** The different values in order, numbers before texts. */
 function distinct(values) {
   return [...new Set(values)].sort(compare);
 }
@@ -67,7 +67,7 @@ function bestByDevice() {
   return best;
 }
 
-// The filter: words that must all be found, and comparisons such as lr<0.1 or device=cpu. ---------
+// The filter: pieces of text that must all be found, and comparisons such as lr<0.1. -------------
 
 const texts = everyRun.map((run) =>
   [
@@ -111,7 +111,7 @@ function termOf(word) {
 }
 
 function visibleRuns() {
-  const tests = view.words.split(/\s+/).filter(Boolean).map(termOf);
+  const tests = view.filter.split(/\s+/).filter(Boolean).map(termOf);
   tests.push(...view.brushes.values());
   for (const each of parameters) {
     const wanted = view.picked.get(each.name);
@@ -120,15 +120,15 @@ function visibleRuns() {
   return everyRun.filter((run) => tests.every((test) => test(run)));
 }
 
-/** At most so many: half of them the best, the rest evenly of the others, and the selected run. */
+/** At most so many: half are the best, half are spread evenly over the others, and the selected run. */
 function sample(runs, most) {
   if (runs.length <= most) return runs;
   const sorted = [...runs].sort(byResult);
   const half = most >> 1;
-  const rest = sorted.slice(half);
+  const others = sorted.slice(half);
   const chosen = sorted.slice(0, half);
   for (let i = 0; i < most - half; i++)
-    chosen.push(rest[Math.floor((i * rest.length) / (most - half))]);
+    chosen.push(others[Math.floor((i * others.length) / (most - half))]);
   if (runs.includes(view.selected) && !chosen.includes(view.selected)) chosen.push(view.selected);
   return chosen;
 }
@@ -165,7 +165,7 @@ function colouring(name) {
     };
   }
   const place = new Map(kinds.map((value, index) => [value, index]));
-  const own = kinds.length > HUES ? HUES - 1 : kinds.length; // the rest share one grey
+  const own = kinds.length > HUES ? HUES - 1 : kinds.length; // the others share one grey
   const style = (index) =>
     index < own
       ? { stroke: hue(index), dash: DASHES[index] }
@@ -178,16 +178,16 @@ function colouring(name) {
   return { of: (run) => style(place.get(values[run])), entries };
 }
 
-/** What a tip says of a run, after the figures that are shown. */
+/** What a tip says about a run, after the figures that are shown. */
 function describeRun(run, rows) {
-  const told = varying.slice(0, 8).map((each) => [each.name, plain(each.values[run])]);
+  const settings = varying.slice(0, 8).map((each) => [each.name, plain(each.values[run])]);
   return [
     element("b", {}, `${runName(run)}${states[run] === "done" ? "" : ` · ${states[run]}`}`),
     clipped(devices[run], 48),
     element(
       "dl",
       {},
-      [...rows, ...told].map(([name, value]) => [
+      [...rows, ...settings].map(([name, value]) => [
         element("dt", {}, clipped(name, 24)),
         element("dd", {}, clipped(String(value), 32)),
       ]),

@@ -1,6 +1,6 @@
-// Durations and memory: a dot a run over the values of a parameter, the devices beside each other.
+// Durations and memory: a dot for each run over the values of a parameter, the devices side by side.
 
-const BANDS = 12; // so many different values stand in bands; more numbers lie on a scale
+const BANDS = 12; // up to so many different values have a band each; more numbers have a scale
 const DOTS = 40; // of one device at one value
 
 /** The parameter to begin with: the batch size where there is one. */
@@ -171,7 +171,7 @@ const evenly = (count, most) =>
     ? Array.from({ length: count }, (_, i) => i)
     : Array.from({ length: most }, (_, i) => Math.round((i * (count - 1)) / (most - 1)));
 
-/** The medians as a table; beside each real GPU how many times faster than the CPU it is. */
+/** The medians as a table; for each real GPU with how many times as fast as the CPU it is. */
 function medians(groups, shown, over, format, compared) {
   const cpu = shown.find((name) => name.startsWith("cpu"));
   const cell = (x, device) =>
@@ -222,14 +222,14 @@ function medians(groups, shown, over, format, compared) {
 function spreadNote(groups, shown, timed) {
   const apart = shown.length > 1 && shown.some((name) => name.startsWith("cpu"));
   return sentences(
-    "A dot is a run, the line joins the medians.",
+    "Each dot is a run; the line joins the medians.",
     timed &&
       shown.some((name) => virtualDevices.has(name)) &&
       "Hollow dots ran on a virtual GPU: the CPU computed, so this is not a GPU's speed.",
     !timed &&
       apart &&
-      "Of a run on the CPU it is the whole process, of one on a GPU what its tensors took.",
+      "For a run on the CPU this is the whole process; for one on a GPU, what its tensors took.",
     groups.some((group) => group.runs.length > DOTS) &&
-      `Of more than ${DOTS} runs in a place, ${DOTS} are drawn, evenly.`,
+      `Where more than ${DOTS} runs share a place, ${DOTS} of them are drawn, evenly spread.`,
   );
 }

@@ -1,4 +1,4 @@
-// What the page says in words: the head with its key figures, failures, damage, the environment.
+// The text of the page: the head with its key figures, failures, damage, the environment.
 
 function drawHead() {
   byId("title").textContent = data.title;
@@ -12,13 +12,13 @@ function drawHead() {
   byId("summary").replaceChildren(
     keys.length
       ? `${counted(keys.length, "run")}${of}${over}: ${listed(ends)}. `
-      : "There is no run in this folder yet.",
-    count("failed") ? element("a", { href: "#failures" }, "Why they failed.") : "",
+      : "This folder has no runs yet.",
+    count("failed") ? element("a", { href: "#failures" }, "See why they failed.") : "",
   );
   byId("made").textContent = sentences(
     `Made ${data.made} by anydevice ${data.version}.`,
-    "Figures of a run are those of its last epoch;",
-    "an epoch's duration is the median over its epochs.",
+    "A run's figures are those of its last epoch;",
+    "its epoch duration is the median over its epochs.",
   );
   byId("bar").hidden = keys.length < 2;
 }
@@ -46,7 +46,7 @@ function drawTiles() {
   if (quickest !== undefined) {
     tiles.push(
       tile(
-        "Quickest epoch",
+        "Fastest epoch",
         duration(epochTimes[quickest]),
         `${runName(quickest)} on ${clipped(devices[quickest], 32)}`,
       ),

@@ -98,7 +98,7 @@ function rowOf(run, best) {
       type: "button",
       class: "plain",
       "aria-pressed": String(view.selected === run),
-      "aria-label": `${runName(run)}, mark in the charts`,
+      "aria-label": `${runName(run)}, highlight in the charts`,
     },
     String(run + 1),
   );

@@ -2,7 +2,7 @@
 
     driver → server    Setup, then a Job for each process
     server → driver    Ended, for each process
-    process → driver   Epoch, Notice, Taken, DiskFailed, on a line of its own
+    process → driver   Epoch, Notice, Taken, DiskFailed, on a separate line
     driver → process   Verdict, after an Epoch that asks for one
 
 The server reads them before it imports torch, so nothing here does.

@@ -33,11 +33,25 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, repr=False)
 class Results(Shown, Sequence[Record]):
-    """The runs of a sweep, in its order: a sequence of records that shows itself as a table.
+    """The results of a sweep: a sequence of its records, which shows itself as a table.
 
-    >>> results = Results.of("runs/first")
-    >>> results.table(sort="accuracy")
-    >>> results.best("accuracy").parameters
+    Attributes:
+        folder: The folder of the sweep.
+        records: A `Record` for each run, in the sweep's order.
+        damaged: The records that cannot be read, and why.
+        parameters: The names of the parameters.
+
+    Example:
+        >>> import anydevice as ad
+        >>> sweep = ad.Sweep(None, ad.grid(lr=[0.1, 0.01]))
+        >>> for run in sweep.left("runs/first"):
+        ...     with sweep.track(run, "runs/first") as t:
+        ...         t.epoch(loss=run.lr)
+        >>> results = ad.Results.of("runs/first")
+        >>> [record.state for record in results]
+        ['done', 'done']
+        >>> [row["loss"] for row in results.rows(sort="-loss")]
+        [0.1, 0.01]
     """
 
     folder: Path
@@ -47,7 +61,14 @@ class Results(Shown, Sequence[Record]):
 
     @classmethod
     def of(cls, folder: str | Path) -> "Results":
-        """What a sweep's folder has by now."""
+        """The results that a sweep's folder has by now.
+
+        Args:
+            folder: The folder of a sweep, which may still be at work.
+
+        Raises:
+            UsageError: If it is not the folder of a sweep.
+        """
         folder = Path(folder)
         records, damaged = read_all(folder)
         known = [] if folder / SWEEP in {d.path for d in damaged} else read_sheet(folder).parameters
@@ -55,7 +76,7 @@ class Results(Shown, Sequence[Record]):
         return cls(folder, records, damaged, list(names))
 
     def only(self, runs: Iterable[Run]) -> "Results":
-        """Those of these runs, in their order."""
+        """The results of these runs alone, in their order."""
         of = {record.key: record for record in self.records}
         keys = [run.key for run in runs]
         damaged = [d for d in self.damaged if d.path.parent.name in keys]
@@ -78,17 +99,24 @@ class Results(Shown, Sequence[Record]):
 
     @property
     def failed(self) -> list[Record]:
-        """Those that failed; each has its `error`."""
+        """The runs that failed; each has its `error`."""
         return [record for record in self.records if record.state == "failed"]
 
     @property
     def complete(self) -> bool:
-        """Whether every run came to a good end, and every record can be read."""
+        """Whether every run is done or was stopped early, and every record can be read."""
         ended = all(record.state in ("done", "stopped") for record in self.records)
         return ended and not self.damaged
 
     def best(self, by: str | None = None) -> Record:
-        """The run whose last epoch has the best of this figure."""
+        """The run whose last epoch has the best value of a figure.
+
+        Args:
+            by: The figure. Default: the one that the table judges by, such as the accuracy.
+
+        Raises:
+            UsageError: If no run has the figure.
+        """
         name = self._figure(by)
         ended = [record for record in self.records if name in record.last]
         if not ended:
@@ -99,16 +127,21 @@ class Results(Shown, Sequence[Record]):
 
     @cached_property
     def figures(self) -> list[str]:
-        """What was measured, in the order of the table."""
+        """The names of what was measured, in the order of the table."""
         seen = dict.fromkeys(name for r in self.records for epoch in r.epochs for name in epoch)
         leading = [name for name in LEADING if name in seen]
         return [*leading, *(n for n in seen if n not in (*LEADING, "epoch", "seconds"))]
 
     def rows(self, sort: str | None = None, *, every_epoch: bool = False) -> list[Row]:
-        """A dictionary a run, or one an epoch: run, epoch, figures, durations, parameters.
+        """A dictionary for each run, with its epoch, figures, durations and parameters.
 
-        `sort` is any of them: the best first, or the least where none is better than another;
-        `sort="-lr"` is the other way round.
+        Args:
+            sort: The column to sort by: the best first, or the lowest where none is better.
+                `sort="-lr"` reverses the order.
+            every_epoch: Whether to give a dictionary for each epoch instead.
+
+        Raises:
+            UsageError: If there is no such column.
         """
         places = {record.key: number for number, record in enumerate(self.records, 1)}
         states = self._states()
@@ -120,11 +153,11 @@ class Results(Shown, Sequence[Record]):
         return rows if sort is None else self._sorted(rows, sort)
 
     def table(self, sort: str | None = None, *, every_epoch: bool = False) -> Table:
-        """For a terminal or a notebook; a * marks the best of each device."""
+        """The rows as a table for a terminal or notebook; a * marks the best on each device."""
         return tabled(self.rows(sort, every_epoch=every_epoch), self._judged(sort))
 
     def to_json(self) -> str:
-        """Everything, for a program."""
+        """All records for a program, as JSON."""
         everything = {
             "folder": str(self.folder),
             "parameters": self.parameters,
@@ -134,7 +167,7 @@ class Results(Shown, Sequence[Record]):
         return json.dumps(strict(everything), indent=2, ensure_ascii=False)
 
     def to_csv(self, path: str | Path) -> Path:
-        """Writes a line an epoch."""
+        """Writes a CSV file with a line for each epoch, and returns its path."""
         rows = self.rows(every_epoch=True)
         page = io.StringIO(newline="")
         writer = csv.DictWriter(page, list(dict.fromkeys(name for row in rows for name in row)))
@@ -153,13 +186,13 @@ class Results(Shown, Sequence[Record]):
         return needed("polars").DataFrame(rows, infer_schema_length=None, strict=False)
 
     def to_tensorboard(self, folder: str | Path) -> Path:
-        """Writes a TensorBoard run for each run, its hyperparameters in it."""
+        """Writes each run for TensorBoard, with its hyperparameters, and returns the folder."""
         from anydevice.sweep.results.tensorboard import write_runs
 
         return write_runs(self.records, self.figures, Path(folder))
 
     def report(self, path: str | Path | None = None) -> Path:
-        """Writes a page with pictures: FOLDER/report.html, or another file."""
+        """Writes the report, an HTML page; by default report.html in the folder."""
         from anydevice.sweep.page.page import report
 
         return report(self.folder, path)
@@ -234,7 +267,7 @@ def _whole(record: Record) -> Row:
 
 
 def tabled(rows: list[Row], judged: str | None) -> Table:
-    """Rows as a table; a * marks the best of each device by the figure `judged`."""
+    """Rows as a table; a * marks the best on each device by the figure `judged`."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
     best = _best_of_each_device(rows, judged) if judged else set()
     right = [c for c in columns if any(isinstance(row.get(c), (int, float)) for row in rows)]
