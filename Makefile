@@ -3,13 +3,17 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-long browser test-distributed stress conformance test-cuda-build test-ecosystem test-ray lint types docs clean
+.PHONY: demo test test-quick test-long browser test-distributed stress conformance test-cuda-build test-ecosystem test-ray lint types docs clean
 
 demo: .venv/installed
 	$(BIN)/anydevice demo build/demo
 
 test: lint types browser
 	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not long"
+
+# For each change: without mypy and without the tests that tests/slow.txt names.
+test-quick: lint
+	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not long and not slow"
 
 # What make test leaves out: each has a quicker test of its kind there.
 test-long: .venv/installed

@@ -1,14 +1,33 @@
-"""What all tests share: tests marked `gpu` are skipped, with the reason, where GPUs are missing."""
+"""What all tests share: which are skipped where GPUs are missing, and which are slow."""
 
+import os
 import signal
+from pathlib import Path
 
 import pytest
+
+# Threads that wait for work give the core to another worker of pytest-xdist instead of spinning on
+# it: the tests take half the time. Read when torch is imported, here and in programs of tests.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 import torch
+
+TESTS = Path(__file__).parent
+SLOW = set((TESTS / "slow.txt").read_text().splitlines())
 
 # A shell switches Ctrl-C off in what it runs in the background; the programs that tests start and
 # interrupt must have it on.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks what slow.txt names as slow."""
+    for item in items:
+        name = getattr(item, "originalname", item.name)
+        if f"{os.path.relpath(item.path, TESTS)}::{name}" in SLOW:
+            item.add_marker("slow")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
@@ -84,6 +85,7 @@ class Process:
         input: str = "",
     ) -> None:
         self._files = [tempfile.TemporaryFile() for _ in range(3)]  # noqa: SIM115
+        self._read = 0
         self._files[0].write(input.encode())
         self._files[0].seek(0)
         descriptors = {number: file.fileno() for number, file in enumerate(self._files)}
@@ -104,6 +106,18 @@ class Process:
     @property
     def returncode(self) -> int | None:
         return self.poll()
+
+    def readline(self) -> str:
+        """The next line that it prints; nothing where it has ended before."""
+        while True:
+            ended = self.poll() is not None
+            # Not by the file: its place in it is the program's, too.
+            read = os.pread(self._files[1].fileno(), 1 << 16, self._read)
+            line, newline, _ = read.partition(b"\n")
+            if newline or ended:
+                self._read += len(line + newline)
+                return (line + newline).decode()
+            time.sleep(0.001)
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
         """What it has printed when it has ended."""

@@ -1,13 +1,13 @@
 import json
 import os
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from tests.browsing import browsing
+from tests.forked import python
 
 import anydevice as ad
 from anydevice.bench import clock, suite, tasks
@@ -201,12 +201,8 @@ def test_the_report_is_seen_in_a_real_browser(tmp_path: Path) -> None:
 
 
 def command(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "anydevice", "bench", *words],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
-    )
+    env = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    return python("-m", "anydevice", "bench", *words, env=env)
 
 
 def test_the_command_prints_json_for_a_program() -> None:

@@ -4,8 +4,6 @@ import hashlib
 import http.client
 import importlib
 import re
-import subprocess
-import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.forked import Process
 
 import anydevice as ad
 from anydevice.data.family import FILES
@@ -199,8 +198,8 @@ def test_two_processes_download_once(server, tmp_path) -> None:
         "import sys; from pathlib import Path; from anydevice.data.fetch import fetch\n"
         "fetch(Path(sys.argv[1]), [sys.argv[2]], sys.argv[3])"
     )
-    words = [sys.executable, "-c", code, str(tmp_path / "file"), f"{server.address}/file", MD5]
-    running = [subprocess.Popen(words) for _ in range(2)]
+    words = ("-c", code, tmp_path / "file", f"{server.address}/file", MD5)
+    running = [Process(*words) for _ in range(2)]
     assert [process.wait() for process in running] == [0, 0]
     assert len(server.asked) == 1
 

@@ -6,12 +6,12 @@ python -m tests.train.kills --rounds 200
 import argparse
 import json
 import random
-import subprocess
-import sys
 import tempfile
 import time
 from functools import cache
 from pathlib import Path
+
+from ..forked import Process
 
 PROGRAM = """
 import hashlib, json, sys, time
@@ -51,12 +51,11 @@ print(json.dumps([digest.hexdigest(), figures]))
 """
 
 
-def started(folder: Path, kind: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", PROGRAM, str(folder), kind]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def started(folder: Path, kind: str) -> Process:
+    return Process("-c", PROGRAM, folder, kind)
 
 
-def ending(process: subprocess.Popen[str]) -> list:
+def ending(process: Process) -> list:
     """What the program prints last."""
     out, err = process.communicate()
     assert process.returncode == 0, err
@@ -79,9 +78,8 @@ def killed(kind: str, rounds: int, seed: int) -> tuple[list, int]:
     with tempfile.TemporaryDirectory() as folder:
         while kills < rounds:
             process = started(Path(folder), kind)
-            assert process.stdout
             for _ in range(chance.randint(4, 15)):
-                line = process.stdout.readline()
+                line = process.readline()
             time.sleep(chance.uniform(0, 0.02))
             process.kill()
             kills += 1
