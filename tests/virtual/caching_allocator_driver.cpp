@@ -1,9 +1,9 @@
 // A C face for the caching allocator alone, for test_memory_model.py: no torch is needed.
-#include "../../src/anydevice/virtual/native/cached_segments.cpp"
-#include "../../src/anydevice/virtual/native/caching_allocator.cpp"
-#include "../../src/anydevice/virtual/native/expandable_segments.cpp"
-#include "../../src/anydevice/virtual/native/memory_statistics.cpp"
-#include "../../src/anydevice/virtual/native/private_pools.cpp"
+#include "../../src/anydevice/virtual/native/memory/cached_segments.cpp"
+#include "../../src/anydevice/virtual/native/memory/caching_allocator.cpp"
+#include "../../src/anydevice/virtual/native/memory/expandable_segments.cpp"
+#include "../../src/anydevice/virtual/native/memory/statistics.cpp"
+#include "../../src/anydevice/virtual/native/memory/private_pools.cpp"
 
 using anydevice::memory::Block;
 using anydevice::memory::CachingAllocator;

@@ -24,6 +24,11 @@ from anydevice.files import locked, sync
 NATIVE = Path(__file__).parent / "native"
 FLAGS = ("-std=c++20", "-O2", "-g0", "-fno-math-errno", "-fPIC", "-fvisibility=hidden", "-w")
 COMPILERS = ("c++", "g++", "clang++")
+# Two units, compiled at the same time: torch's headers cost the most, so few units are best.
+UNITS = {
+    "core": (".", "runtime", "dispatch", "memory", "collectives"),
+    "kernels": ("random", "kernels"),
+}
 UNFINISHED = "unfinished-"
 DAYS_KEPT = 30
 ROOM = 32 << 20  # bytes, which compiling takes at the most
@@ -59,11 +64,15 @@ def cache_dir() -> Path:
 
 
 def units() -> dict[str, list[Path]]:
-    """The parts, in two units: torch's headers cost the most, and two compile at the same time."""
-    parts = sorted(NATIVE.glob("*.cpp"))
-    drawn = [part for part in parts if part.name.startswith("random")]
-    core = [part for part in parts if part not in drawn]
-    return {"core": core, "kernels": [*drawn, *sorted((NATIVE / "kernels").glob("*.cpp"))]}
+    """The source files of each unit."""
+    listed = {NATIVE / folder for folders in UNITS.values() for folder in folders}
+    if missing := {file.parent for file in NATIVE.rglob("*.cpp")} - listed:
+        names = ", ".join(sorted(folder.name for folder in missing))
+        raise BuildError(f"expected every folder of sources in build.UNITS; add {names} to a unit.")
+    return {
+        unit: [file for folder in folders for file in sorted((NATIVE / folder).glob("*.cpp"))]
+        for unit, folders in UNITS.items()
+    }
 
 
 def _build(path: Path) -> None:
@@ -100,7 +109,7 @@ def _build(path: Path) -> None:
 
 
 def _compile_commands(compiler: list[str], folder: Path) -> Iterator[list[str]]:
-    include = [f"-I{NATIVE}", f"-I{headers()}", f"-I{headers() / 'torch/csrc/api/include'}"]
+    include = [f"-iquote{NATIVE}", f"-I{headers()}", f"-I{headers() / 'torch/csrc/api/include'}"]
     for name, parts in units().items():
         unit = folder / f"{name}.cpp"
         unit.write_text("".join(f'#include "{part}"\n' for part in parts), "utf-8")
@@ -150,7 +159,7 @@ def _key() -> str:
     made_with = (*FLAGS, os.environ.get("CXX", ""), platform.machine())
     made_from = hashlib.sha256(" ".join(made_with).encode())
     for file in sorted((*NATIVE.rglob("*.cpp"), *NATIVE.rglob("*.h"))):
-        made_from.update(file.name.encode() + file.read_bytes())
+        made_from.update(file.relative_to(NATIVE).as_posix().encode() + file.read_bytes())
     return f"torch-{_torch_version()}-{made_from.hexdigest()[:16]}"
 
 

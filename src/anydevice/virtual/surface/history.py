@@ -30,7 +30,7 @@ Observer = Callable[[int, int, int, int], None]
 
 
 class Trace(ctypes.Structure):
-    """`anydevice::memory::Trace` in native/caching_allocator.h."""
+    """`anydevice::memory::Trace` in native/memory/caching_allocator.h."""
 
     _fields_ = (
         ("action", ctypes.c_int),

@@ -1,6 +1,6 @@
 """`torch.distributed.ProcessGroupNCCL` and its options, which a CPU build lacks.
 
-What it makes are native backends (native/collectives.cpp) around a gloo backend each.
+What it makes are native backends (native/collectives/backend.cpp) around a gloo backend each.
 """
 
 import os

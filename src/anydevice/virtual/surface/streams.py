@@ -48,7 +48,7 @@ class CudaStreamBase(torch._C.Stream):
 
     @property
     def priority(self) -> int:
-        """As the stream's number has it; see new_stream() in native/guard.cpp."""
+        """As the stream's number has it; see new_stream() in native/runtime/guard.cpp."""
         of_the_pool = self.stream_id & 1
         return 1 - (self.stream_id >> 1 & 15) if of_the_pool else 0
 

@@ -1,6 +1,6 @@
 // Hollow GPUs only: the shapes of the ops that training is made of, without Python. PyTorch has put Meta
 // kernels in Python before its own in C++, which take a hundredth of their time and are what CUDA's follow.
-#include "hollow.h"
+#include "dispatch/hollow.h"
 #include "kernel.h"
 
 #include <ATen/ExpandUtils.h>

@@ -2,7 +2,7 @@
 // For kernels that have more to do than compute; the others are wrapped in composed<> as they are.
 #pragma once
 
-#include "alias.h"
+#include "dispatch/alias.h"
 #include "kernel.h"
 
 #include <type_traits>

@@ -1,6 +1,6 @@
 // Distributions that depend on a tensor: Bernoulli with probabilities, Poisson, gamma, Dirichlet
 // and binomial. Each element (or each four) has a thread, which draws from its own sequence.
-#include "random.h"
+#include "generator.h"
 
 #include <ATen/Dispatch.h>
 #include <ATen/ExpandUtils.h>

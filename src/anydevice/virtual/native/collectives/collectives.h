@@ -2,7 +2,7 @@
 // on the host aliases of the tensors, so that no byte is copied to reach them.
 #pragma once
 
-#include "alias.h"
+#include "dispatch/alias.h"
 
 #include <atomic>
 #include <condition_variable>

@@ -1,6 +1,6 @@
 // The CUDA generators: a seed and an offset for each device, with CUDAGeneratorImpl's semantics.
-// What draws from them is in random_fill.cpp and random_pick.cpp.
-#include "random.h"
+// What draws from them is in this folder's other files.
+#include "generator.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>

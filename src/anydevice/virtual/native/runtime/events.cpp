@@ -1,6 +1,6 @@
 // Transfers, synchronisations and allocations, counted and told to whoever listens; and which ops wait
 // for the device, as PyTorch's CUDA kernels do.
-#include "signature.h"
+#include "dispatch/signature.h"
 
 #include <unordered_map>
 

@@ -2,7 +2,7 @@
 // the elements, each thread making 2 or 4 values of the four words of a draw.
 #pragma once
 
-#include "random.h"
+#include "generator.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/native/TensorIterator.h>

@@ -150,6 +150,8 @@ std::atomic<bool> caching{true};
 
 std::atomic<void (*)(int, const Trace*)> historian{nullptr};
 
+}  // namespace
+
 // Outside the model's lock: who listens is Python, and may allocate or free in turn.
 void tell_history(DeviceIndex device) {
   if (auto* tell = historian.load(std::memory_order_relaxed); C10_UNLIKELY(tell != nullptr)) {
@@ -159,6 +161,8 @@ void tell_history(DeviceIndex device) {
     }
   }
 }
+
+namespace {
 
 using OwnedBlock = std::unique_ptr<anydevice::Block, decltype(&release_block)>;
 
