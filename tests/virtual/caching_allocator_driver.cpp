@@ -2,8 +2,8 @@
 #include "../../src/anydevice/virtual/native/memory/cached_segments.cpp"
 #include "../../src/anydevice/virtual/native/memory/caching_allocator.cpp"
 #include "../../src/anydevice/virtual/native/memory/expandable_segments.cpp"
-#include "../../src/anydevice/virtual/native/memory/statistics.cpp"
 #include "../../src/anydevice/virtual/native/memory/private_pools.cpp"
+#include "../../src/anydevice/virtual/native/memory/statistics.cpp"
 
 using anydevice::memory::Block;
 using anydevice::memory::CachingAllocator;

@@ -36,7 +36,7 @@ struct Gpu {
 // Other threads may look while one enables or disables.
 struct Machine {
   std::atomic<int> gpus{0};
-  std::atomic<int> generation{0};  // each enable() counts one up, disable() gives 0
+  std::atomic<int> generation{0};   // each enable() counts one up, disable() gives 0
   std::atomic<bool> hollow{false};  // storages with a size and no bytes; kernels run on Meta
   std::atomic<bool> forked{false};  // this process is a child of one that used its virtual GPUs
   Gpu gpu[max_gpus];
@@ -53,7 +53,8 @@ void set_current_device(DeviceIndex device);
 void go_back_to(DeviceIndex device) noexcept;  // the GPUs may have gone or changed since
 int64_t current_stream(DeviceIndex device);
 void set_current_stream(DeviceIndex device, int64_t stream);
-int64_t new_stream(DeviceIndex device, int priority);  // the next of the pool, as c10::cuda numbers them
+int64_t new_stream(DeviceIndex device,
+                   int priority);  // the next of the pool, as c10::cuda numbers them
 
 inline DeviceIndex index_of(std::optional<Device> device) {
   return device && device->has_index() ? device->index() : current_device();
@@ -88,12 +89,12 @@ struct Block {
   c10::DataPtr bytes;  // the host memory; none when hollow
   size_t size = 0;     // as asked for, in bytes
   DeviceIndex device = 0;
-  int generation = machine.generation;                // of the GPUs that it was allocated on
-  bool shared = false;                                // with other processes (sharing.cpp)
-  void* counted = nullptr;                            // the allocator's own note of it
-  bool uncached = false;                              // straight from the driver instead
-  std::vector<char> known;                            // hollow: see Note [Known values], known.h
-  std::atomic<c10::StorageImpl*> alias{nullptr};      // the same bytes as a CPU storage (dispatch.cpp)
+  int generation = machine.generation;            // of the GPUs that it was allocated on
+  bool shared = false;                            // with other processes (sharing.cpp)
+  void* counted = nullptr;                        // the allocator's own note of it
+  bool uncached = false;                          // straight from the driver instead
+  std::vector<char> known;                        // hollow: see Note [Known values], known.h
+  std::atomic<c10::StorageImpl*> alias{nullptr};  // the same bytes as a CPU storage (dispatch.cpp)
 };
 
 // Throws unless the block's GPUs are here: they may be gone, and others in their place.
@@ -111,7 +112,8 @@ c10::Allocator* pinned_allocator();  // pinned.cpp
 void install_pinned_allocator();
 bool is_pinned(const void* data);
 c10::DataPtr allocate(size_t bytes, DeviceIndex device);  // on this device, whatever is current
-// Host bytes that a CPU kernel has just made become the device's: counted, with the capacity checked.
+// Host bytes that a CPU kernel has just made become the device's: counted, with the capacity
+// checked.
 c10::DataPtr adopt(c10::DataPtr bytes, size_t size, DeviceIndex device);
 
 // As realloc: other bytes, with as much of the old ones as fits.
@@ -139,15 +141,16 @@ void wait_for_collectives();
 
 // ---- kernels ----
 
-// Like TORCH_LIBRARY_IMPL(ns, key, m), but run by enable(), after every op that PyTorch names for CUDA
-// was given the common kernel: what is registered here wins. Kernels given to m.impl() as they are see
-// CUDA tensors; those wrapped in composed<&function>() see host tensors (Meta ones when hollow).
+// Like TORCH_LIBRARY_IMPL(ns, key, m), but run by enable(), after every op that PyTorch names for
+// CUDA was given the common kernel: what is registered here wins. Kernels given to m.impl() as they
+// are see CUDA tensors; those wrapped in composed<&function>() see host tensors (Meta ones when
+// hollow).
 #define ANYDEVICE_IMPL(ns, key, m) ANYDEVICE_IMPL_(ns, key, m, C10_UID)
-#define ANYDEVICE_IMPL_(ns, key, m, uid)                                                            \
-  static void C10_CONCATENATE(anydevice_impl_##ns##_##key##_, uid)(torch::Library&);                \
-  static const bool C10_CONCATENATE(anydevice_listed_##ns##_##key##_, uid) =                        \
-      ::anydevice::list_part(                                                                       \
-          #ns, c10::DispatchKey::key, &C10_CONCATENATE(anydevice_impl_##ns##_##key##_, uid));       \
+#define ANYDEVICE_IMPL_(ns, key, m, uid)                                             \
+  static void C10_CONCATENATE(anydevice_impl_##ns##_##key##_, uid)(torch::Library&); \
+  static const bool C10_CONCATENATE(anydevice_listed_##ns##_##key##_, uid) =         \
+      ::anydevice::list_part(#ns, c10::DispatchKey::key,                             \
+                             &C10_CONCATENATE(anydevice_impl_##ns##_##key##_, uid)); \
   void C10_CONCATENATE(anydevice_impl_##ns##_##key##_, uid)(torch::Library & m)
 
 void register_kernels(const char* ops);  // ops.py's list, a line an op (dispatch.cpp)
@@ -155,8 +158,8 @@ void unregister_kernels();
 
 bool list_part(const char* ns, c10::DispatchKey key, void (*register_kernels)(torch::Library&));
 
-// The common kernel around `target`: CUDA arguments become host aliases, `target` is called with them,
-// its results become CUDA tensors.
+// The common kernel around `target`: CUDA arguments become host aliases, `target` is called with
+// them, its results become CUDA tensors.
 torch::CppFunction aliased(c10::KernelFunction target);
 
 template <auto* function>
@@ -180,9 +183,9 @@ enum class Event : int { transfer = 0, synchronise = 1, allocate = 2, release = 
 
 struct Report {
   Event event;
-  const char* op;          // "aten::copy_", "cudaMalloc", …
+  const char* op;  // "aten::copy_", "cudaMalloc", …
   int64_t bytes = 0;
-  int source = -1;         // device index, -1: the host
+  int source = -1;  // device index, -1: the host
   int destination = -1;
   bool pinned = false;
   bool blocking = false;

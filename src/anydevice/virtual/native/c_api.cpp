@@ -16,9 +16,8 @@ namespace {
 void touch() {
   check_usable();
   static std::once_flag once;
-  std::call_once(once, [] {
-    pthread_atfork(nullptr, nullptr, [] { machine.forked = machine.gpus > 0; });
-  });
+  std::call_once(
+      once, [] { pthread_atfork(nullptr, nullptr, [] { machine.forked = machine.gpus > 0; }); });
 }
 
 at::Generator generator(int64_t device) {
@@ -41,8 +40,8 @@ using anydevice::attempt;
 using anydevice::DeviceIndex;
 using anydevice::machine;
 
-ANYDEVICE_API const char* anydevice_enable(
-    int gpus, int hollow, const anydevice::Gpu* gpu, const char* ops) {
+ANYDEVICE_API const char* anydevice_enable(int gpus, int hollow, const anydevice::Gpu* gpu,
+                                           const char* ops) {
   return attempt([&] {
     // While no device is in sight the engine decides that it needs no device threads.
     torch::autograd::Engine::get_default_engine().initialize_device_threads_pool();
@@ -72,8 +71,8 @@ ANYDEVICE_API const char* anydevice_disable(int keep_kernels) {
   });
 }
 
-// From now on this process sees these of its GPUs, in this order: its ordinals count them. All are of
-// a kind, so that nothing else changes.
+// From now on this process sees these of its GPUs, in this order: its ordinals count them. All are
+// of a kind, so that nothing else changes.
 ANYDEVICE_API void anydevice_show_only(int gpus, const int* numbers) {
   std::copy_n(numbers, gpus, machine.number);
   machine.gpus = gpus;
@@ -119,7 +118,8 @@ ANYDEVICE_API const char* anydevice_synchronize(const char* call, int device) {
   });
 }
 
-// Transfers, their bytes, synchronisations: since the process began, or the last time they were reset.
+// Transfers, their bytes, synchronisations: since the process began, or the last time they were
+// reset.
 ANYDEVICE_API void anydevice_totals(int64_t* out) {
   const auto& totals = anydevice::totals;
   for (const auto* total :

@@ -1,4 +1,5 @@
-// What hollow GPUs know after a collective, where each rank says what this one says: Note [Known values].
+// What hollow GPUs know after a collective, where each rank says what this one says: Note [Known
+// values].
 #include "collectives.h"
 #include "known.h"
 
@@ -47,8 +48,8 @@ void know_reduced(const Tensors& tensors, const c10d::ReduceOp& op, int ranks) {
   }
 }
 
-void know_part_reduced(
-    const Tensor& output, const Tensor& input, const c10d::ReduceOp& op, int rank, int ranks) {
+void know_part_reduced(const Tensor& output, const Tensor& input, const c10d::ReduceOp& op,
+                       int rank, int ranks) {
   if (machine.hollow) {
     known::write(output, reduced(part(known::values(input), rank, ranks), op, ranks));
   }

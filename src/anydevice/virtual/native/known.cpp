@@ -7,7 +7,7 @@ constexpr size_t most_bytes = 1 << 16;
 
 bool is_whole(const at::Tensor& tensor) {
   return tensor.defined() && tensor.layout() == c10::kStrided && !tensor.is_quantized() &&
-      at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true);
+         at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true);
 }
 
 Block* block_of(const at::Tensor& tensor) {
@@ -21,13 +21,13 @@ Block* block_of(const at::Tensor& tensor) {
 // The part of a block's known bytes that the tensor shows.
 at::Tensor view(Block& block, const at::Tensor& tensor) {
   auto* begin = block.known.data() + tensor.storage_offset() * tensor.element_size();
-  return at::from_blob(
-      begin, tensor.sizes(), tensor.strides(), at::TensorOptions().dtype(tensor.dtype()));
+  return at::from_blob(begin, tensor.sizes(), tensor.strides(),
+                       at::TensorOptions().dtype(tensor.dtype()));
 }
 
 bool is_within(const Block& block, const at::Tensor& tensor) {
   return tensor.numel() == 0 ||
-      tensor.storage().nbytes() <= block.known.size();  // it may have been resized
+         tensor.storage().nbytes() <= block.known.size();  // it may have been resized
 }
 
 }  // namespace

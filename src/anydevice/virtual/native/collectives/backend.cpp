@@ -1,5 +1,5 @@
-// The backend: what is asked of it is checked, aliased and put on its stream. What is only moved goes as
-// bytes, so that every dtype passes; what is reduced keeps its dtype.
+// The backend: what is asked of it is checked, aliased and put on its stream. What is only moved
+// goes as bytes, so that every dtype passes; what is reduced keeps its dtype.
 #include "collectives.h"
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -66,9 +66,8 @@ class Backend final : public c10d::Backend {
   void shutdown() override { stream_.drain(); }
   void abort() override { stream_.abandon(); }
 
-  BackendPtr split(
-      const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
-      const c10::intrusive_ptr<Options>& options) override {
+  BackendPtr split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+                   const c10::intrusive_ptr<Options>& options) override {
     auto part = group_->split(store, ranks, options);
     return part ? BackendPtr(c10::make_intrusive<Backend>(part, name_)) : BackendPtr();
   }
@@ -77,9 +76,8 @@ class Backend final : public c10d::Backend {
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& given) override {
     auto data = bytes(alias_of(only_one(tensors)));
-    return ask(OpType::BROADCAST, tensors, [=, group = group_] {
-      group->broadcast(data, given.rootRank, given.timeout);
-    });
+    return ask(OpType::BROADCAST, tensors,
+               [=, group = group_] { group->broadcast(data, given.rootRank, given.timeout); });
   }
 
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& given) override {
@@ -87,8 +85,8 @@ class Backend final : public c10d::Backend {
     return reduce_everywhere(OpType::ALLREDUCE, tensors, given);
   }
 
-  WorkPtr allreduce_coalesced(
-      Tensors& tensors, const c10d::AllreduceCoalescedOptions& given) override {
+  WorkPtr allreduce_coalesced(Tensors& tensors,
+                              const c10d::AllreduceCoalescedOptions& given) override {
     return reduce_everywhere(OpType::ALLREDUCE_COALESCED, tensors, given);
   }
 
@@ -102,27 +100,25 @@ class Backend final : public c10d::Backend {
     auto values = flat(alias_of(only_one(tensors)));
     const auto how = reduction(given.reduceOp, tensors.front());
     know_reduced(tensors, given.reduceOp, getSize());
-    return ask(OpType::REDUCE, tensors, [=, group = group_] {
-      group->reduce(values, how, given.rootRank, given.timeout);
-    });
+    return ask(OpType::REDUCE, tensors,
+               [=, group = group_] { group->reduce(values, how, given.rootRank, given.timeout); });
   }
 
   WorkPtr barrier(const c10d::BarrierOptions& given) override {
-    return ask(OpType::BARRIER, {}, [group = group_, timeout = given.timeout] {
-      group->barrier(timeout);
-    });
+    return ask(OpType::BARRIER, {},
+               [group = group_, timeout = given.timeout] { group->barrier(timeout); });
   }
 
   // ---- gathered and scattered ----
 
-  WorkPtr allgather(
-      std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& given) override {
+  WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                    const c10d::AllgatherOptions& given) override {
     auto& output = one_list(outputs);
     const auto& input = only_one(inputs);
     check_same_dtype(output, input);
-    TORCH_CHECK_VALUE(
-        output[getRank()].numel() == input.numel(), "Tensor sizes must match: rank ", getRank(),
-        " gives ", input.sizes(), " and expects ", output[getRank()].sizes(), " of itself");
+    TORCH_CHECK_VALUE(output[getRank()].numel() == input.numel(), "Tensor sizes must match: rank ",
+                      getRank(), " gives ", input.sizes(), " and expects ",
+                      output[getRank()].sizes(), " of itself");
     auto mine = bytes(alias_of(input));
     auto theirs = bytes(aliases_of(output));
     know_the_same(output, input);
@@ -131,24 +127,24 @@ class Backend final : public c10d::Backend {
     });
   }
 
-  WorkPtr _allgather_base(
-      Tensor& output, Tensor& input, const c10d::AllgatherOptions& given) override {
+  WorkPtr _allgather_base(Tensor& output, Tensor& input,
+                          const c10d::AllgatherOptions& given) override {
     Tensors outputs{output}, inputs{input};
     return gather_into(OpType::_ALLGATHER_BASE, outputs, inputs, given.timeout);
   }
 
-  WorkPtr allgather_into_tensor_coalesced(
-      Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& given) override {
+  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::AllgatherOptions& given) override {
     return gather_into(OpType::COALESCED, outputs, inputs, given.timeout);
   }
 
-  WorkPtr allgather_coalesced(
-      std::vector<Tensors>&, Tensors&, const c10d::AllgatherOptions&) override {
+  WorkPtr allgather_coalesced(std::vector<Tensors>&, Tensors&,
+                              const c10d::AllgatherOptions&) override {
     TORCH_CHECK(false, "ProcessGroupNCCL does not support allgather_coalesced");
   }
 
-  WorkPtr gather(
-      std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& given) override {
+  WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                 const c10d::GatherOptions& given) override {
     auto mine = bytes(alias_of(only_one(inputs)));
     const auto results = getRank() == given.rootRank ? one_list(outputs) : Tensors{};
     auto theirs = bytes(aliases_of(results));
@@ -159,8 +155,8 @@ class Backend final : public c10d::Backend {
     return ask(OpType::GATHER, results, doing, inputs);  // the results are the root's alone
   }
 
-  WorkPtr scatter(
-      Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& given) override {
+  WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                  const c10d::ScatterOptions& given) override {
     auto mine = bytes(alias_of(only_one(outputs)));
     auto theirs = bytes(aliases_of(getRank() == given.rootRank ? one_list(inputs) : Tensors{}));
     getRank() == given.rootRank ? know_the_same(outputs, inputs.front()[getRank()])
@@ -170,15 +166,14 @@ class Backend final : public c10d::Backend {
     });
   }
 
-  WorkPtr reduce_scatter(
-      Tensors& outputs, std::vector<Tensors>& inputs,
-      const c10d::ReduceScatterOptions& given) override {
+  WorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                         const c10d::ReduceScatterOptions& given) override {
     const auto& input = one_list(inputs);
     const auto& output = only_one(outputs);
     check_same_dtype(input, output);
-    TORCH_CHECK_VALUE(
-        input[getRank()].numel() == output.numel(), "Tensor sizes must match: rank ", getRank(),
-        "'s part of the input is ", input[getRank()].sizes(), " and its output ", output.sizes());
+    TORCH_CHECK_VALUE(input[getRank()].numel() == output.numel(), "Tensor sizes must match: rank ",
+                      getRank(), "'s part of the input is ", input[getRank()].sizes(),
+                      " and its output ", output.sizes());
     Tensors rows;
     int64_t begin = 0;
     for (const auto& alias : aliases_of(input)) {
@@ -194,22 +189,21 @@ class Backend final : public c10d::Backend {
     });
   }
 
-  WorkPtr _reduce_scatter_base(
-      Tensor& output, Tensor& input, const c10d::ReduceScatterOptions& given) override {
+  WorkPtr _reduce_scatter_base(Tensor& output, Tensor& input,
+                               const c10d::ReduceScatterOptions& given) override {
     Tensors outputs{output}, inputs{input};
     return scatter_reduced(OpType::_REDUCE_SCATTER_BASE, outputs, inputs, given);
   }
 
-  WorkPtr reduce_scatter_tensor_coalesced(
-      Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& given) override {
+  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::ReduceScatterOptions& given) override {
     return scatter_reduced(OpType::COALESCED, outputs, inputs, given);
   }
 
   // ---- from each to each ----
 
-  WorkPtr alltoall_base(
-      Tensor& output, Tensor& input, Lengths& output_splits, Lengths& input_splits,
-      const c10d::AllToAllOptions& given) override {
+  WorkPtr alltoall_base(Tensor& output, Tensor& input, Lengths& output_splits,
+                        Lengths& input_splits, const c10d::AllToAllOptions& given) override {
     check_same_dtype({input}, output);
     auto into = bytes(alias_of(output));
     auto from = bytes(alias_of(input));
@@ -243,8 +237,8 @@ class Backend final : public c10d::Backend {
   WorkPtr recv(Tensors& tensors, int from, int tag) override {
     Tensors data{bytes(alias_of(only_one(tensors), /*between_two=*/true))};
     know_nothing(tensors);
-    return begin(
-        OpType::RECV, tensors, [&] { return group_->gloo().recv(data, from, nccl_ ? 0 : tag); });
+    return begin(OpType::RECV, tensors,
+                 [&] { return group_->gloo().recv(data, from, nccl_ ? 0 : tag); });
   }
 
   WorkPtr recvAnysource(Tensors& tensors, int tag) override {
@@ -263,8 +257,8 @@ class Backend final : public c10d::Backend {
 
   WorkPtr endCoalescing() override {
     coalescing_ = false;
-    return c10::make_intrusive<Asked>(
-        getRank(), OpType::COALESCED, asked_, std::exchange(together_, {}), Tensors{});
+    return c10::make_intrusive<Asked>(getRank(), OpType::COALESCED, asked_,
+                                      std::exchange(together_, {}), Tensors{});
   }
 
  private:
@@ -272,16 +266,17 @@ class Backend final : public c10d::Backend {
     if (coalescing_) {
       together_.push_back(outcome);
     }
-    return c10::make_intrusive<Asked>(
-        getRank(), op, ++asked_, std::vector<OutcomePtr>{std::move(outcome)}, outputs);
+    return c10::make_intrusive<Asked>(getRank(), op, ++asked_,
+                                      std::vector<OutcomePtr>{std::move(outcome)}, outputs);
   }
 
   WorkPtr ask(OpType op, const Tensors& outputs, Task task) {
     return ask(op, outputs, std::move(task), outputs);
   }
 
-  // `used` lie on this rank's GPU. All ranks compare theirs at the same collective, the first that uses
-  // one. Hollow tensors have no bytes to exchange: all that is left of a collective is its shapes.
+  // `used` lie on this rank's GPU. All ranks compare theirs at the same collective, the first that
+  // uses one. Hollow tensors have no bytes to exchange: all that is left of a collective is its
+  // shapes.
   WorkPtr ask(OpType op, const Tensors& outputs, Task task, const Tensors& used) {
     check_usable();
     if (machine.hollow) {
@@ -326,15 +321,14 @@ class Backend final : public c10d::Backend {
   }
 
   void check_one_for_each_rank(const Tensors& list) const {
-    TORCH_CHECK_VALUE(
-        list.size() == static_cast<size_t>(getSize()), "Expected a list of ", getSize(),
-        " tensors, one for each rank, got ", list.size());
+    TORCH_CHECK_VALUE(list.size() == static_cast<size_t>(getSize()), "Expected a list of ",
+                      getSize(), " tensors, one for each rank, got ", list.size());
   }
 
   void check_pairs(const Tensors& outputs, const Tensors& inputs) const {
-    TORCH_CHECK_VALUE(
-        outputs.size() == inputs.size(), "Expected as many output tensors as input tensors, got ",
-        outputs.size(), " for ", inputs.size());
+    TORCH_CHECK_VALUE(outputs.size() == inputs.size(),
+                      "Expected as many output tensors as input tensors, got ", outputs.size(),
+                      " for ", inputs.size());
   }
 
   Tensors& one_list(std::vector<Tensors>& lists) const {
@@ -350,9 +344,8 @@ class Backend final : public c10d::Backend {
   WorkPtr reduce_everywhere(OpType op, Tensors& tensors, const c10d::AllreduceOptions& given) {
     std::vector<std::pair<Tensor, Reduction>> all;
     for (const auto& tensor : tensors) {
-      TORCH_CHECK(
-          !tensor.is_complex() || c10d::isComplexViewAsRealAllowed(given.reduceOp),
-          "all_reduce does not support", given.reduceOp, "on complex tensors");
+      TORCH_CHECK(!tensor.is_complex() || c10d::isComplexViewAsRealAllowed(given.reduceOp),
+                  "all_reduce does not support", given.reduceOp, "on complex tensors");
       all.emplace_back(flat(alias_of(tensor)), reduction(given.reduceOp, tensor));
     }
     know_reduced(tensors, given.reduceOp, getSize());
@@ -363,16 +356,15 @@ class Backend final : public c10d::Backend {
     });
   }
 
-  WorkPtr scatter_reduced(
-      OpType op, Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& given) {
+  WorkPtr scatter_reduced(OpType op, Tensors& outputs, Tensors& inputs,
+                          const c10d::ReduceScatterOptions& given) {
     Tensors wholes, parts;
     std::vector<Reduction> how;
     check_pairs(outputs, inputs);
     for (size_t i = 0; i < inputs.size(); ++i) {
       check_same_dtype({inputs[i]}, outputs[i]);
-      TORCH_CHECK_VALUE(
-          inputs[i].numel() == outputs[i].numel() * getSize(),
-          "input tensor must be the same size as output size times world size");
+      TORCH_CHECK_VALUE(inputs[i].numel() == outputs[i].numel() * getSize(),
+                        "input tensor must be the same size as output size times world size");
       wholes.push_back(flat(alias_of(inputs[i])));
       parts.push_back(flat(alias_of(outputs[i])));
       how.push_back(reduction(given.reduceOp, inputs[i]));
@@ -389,12 +381,10 @@ class Backend final : public c10d::Backend {
   WorkPtr gather_into(OpType op, Tensors& outputs, Tensors& inputs, Milliseconds timeout) {
     check_pairs(outputs, inputs);
     for (size_t i = 0; i < inputs.size(); ++i) {
-      TORCH_CHECK_TYPE(
-          inputs[i].dtype() == outputs[i].dtype(),
-          "output tensor must have the same type as input tensor");
-      TORCH_CHECK_VALUE(
-          inputs[i].numel() * getSize() == outputs[i].numel(),
-          "output tensor size must be equal to world_size times input tensor size");
+      TORCH_CHECK_TYPE(inputs[i].dtype() == outputs[i].dtype(),
+                       "output tensor must have the same type as input tensor");
+      TORCH_CHECK_VALUE(inputs[i].numel() * getSize() == outputs[i].numel(),
+                        "output tensor size must be equal to world_size times input tensor size");
       know_repeated(outputs[i], inputs[i], getSize());
     }
     auto wholes = bytes(aliases_of(outputs));
@@ -423,9 +413,7 @@ void add_backend(const c10::intrusive_ptr<c10d::ProcessGroup>& group, std::strin
   group->setBackend(c10::kCUDA, c10d::ProcessGroup::CUSTOM, backend);
 }
 
-TORCH_LIBRARY_FRAGMENT(anydevice, m) {
-  m.def("add_backend", TORCH_FN(add_backend));
-}
+TORCH_LIBRARY_FRAGMENT(anydevice, m) { m.def("add_backend", TORCH_FN(add_backend)); }
 
 }  // namespace
 }  // namespace anydevice::collectives

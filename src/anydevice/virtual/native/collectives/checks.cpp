@@ -9,8 +9,8 @@ using c10d::ReduceOp;
 
 bool is_float8(ScalarType type) {
   return type == ScalarType::Float8_e5m2 || type == ScalarType::Float8_e4m3fn ||
-      type == ScalarType::Float8_e5m2fnuz || type == ScalarType::Float8_e4m3fnuz ||
-      type == ScalarType::Float8_e8m0fnu;
+         type == ScalarType::Float8_e5m2fnuz || type == ScalarType::Float8_e4m3fnuz ||
+         type == ScalarType::Float8_e8m0fnu;
 }
 
 bool is_known(ScalarType type) {
@@ -47,8 +47,8 @@ ReduceOp::RedOpType summed(const Tensor& tensor) {
 }
 
 Reduction average(const Tensor& tensor, int ranks) {
-  TORCH_CHECK_TYPE(
-      tensor.scalar_type() != at::kBool, "Cannot use ReduceOp.AVG with boolean inputs");
+  TORCH_CHECK_TYPE(tensor.scalar_type() != at::kBool,
+                   "Cannot use ReduceOp.AVG with boolean inputs");
   if (at::isIntegralType(tensor.scalar_type(), /*includeBool=*/false)) {
     return {ReduceOp::SUM, std::nullopt, {}, ranks};
   }
@@ -56,9 +56,8 @@ Reduction average(const Tensor& tensor, int ranks) {
 }
 
 Reduction scaled(const ReduceOp& op, const Tensor& tensor) {
-  TORCH_CHECK_TYPE(
-      tensor.is_floating_point() || tensor.is_complex(),
-      "PreMulSum Data type must be half, float, bfloat16 or double");
+  TORCH_CHECK_TYPE(tensor.is_floating_point() || tensor.is_complex(),
+                   "PreMulSum Data type must be half, float, bfloat16 or double");
   const auto* given = static_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
   if (given->tensor_factor.defined()) {
     Aliases aliases;
@@ -84,12 +83,13 @@ void Reduction::after(Tensor& values) const {
 }
 
 void check_dense(const Tensor& tensor, bool between_two) {
-  TORCH_CHECK_VALUE(
-      tensor.is_cuda() && tensor.layout() == c10::kStrided, "Tensors must be CUDA and dense");
+  TORCH_CHECK_VALUE(tensor.is_cuda() && tensor.layout() == c10::kStrided,
+                    "Tensors must be CUDA and dense");
   if (C10_LIKELY(tensor.is_contiguous(tensor.suggest_memory_format()))) {
     return;
   }
-  TORCH_CHECK_VALUE(between_two && tensor.is_non_overlapping_and_dense(), "Tensors must be contiguous");
+  TORCH_CHECK_VALUE(between_two && tensor.is_non_overlapping_and_dense(),
+                    "Tensors must be contiguous");
   TORCH_WARN_ONCE(
       "Detected non-contiguous tensor in P2P operations. It is user responsibility to guarantee that "
       "source and destination tensors have the same contiguity format.");
@@ -97,15 +97,14 @@ void check_dense(const Tensor& tensor, bool between_two) {
 
 void check_dtype(const Tensor& tensor) {
   const auto type = c10::toRealValueType(tensor.scalar_type());
-  TORCH_CHECK_TYPE(
-      is_known(type), "Input tensor data type is not supported for NCCL process group: ", type);
+  TORCH_CHECK_TYPE(is_known(type),
+                   "Input tensor data type is not supported for NCCL process group: ", type);
 }
 
 void check_same_dtype(const Tensors& inputs, const Tensor& output) {
   for (const auto& input : inputs) {
-    TORCH_CHECK_TYPE(
-        input.scalar_type() == output.scalar_type(),
-        "input tensor must be the same type as the output tensor.");
+    TORCH_CHECK_TYPE(input.scalar_type() == output.scalar_type(),
+                     "input tensor must be the same type as the output tensor.");
   }
 }
 

@@ -1,5 +1,5 @@
-// Processes that work together: a c10d backend for virtual GPUs. It does NCCL's collectives with gloo,
-// on the host aliases of the tensors, so that no byte is copied to reach them.
+// Processes that work together: a c10d backend for virtual GPUs. It does NCCL's collectives with
+// gloo, on the host aliases of the tensors, so that no byte is copied to reach them.
 #pragma once
 
 #include "dispatch/alias.h"
@@ -27,7 +27,7 @@ using Task = std::function<void()>;
 class Outcome {
  public:
   void settle(std::exception_ptr error);
-  void run(const Task& task);  // settles it
+  void run(const Task& task);                    // settles it
   bool wait(std::chrono::milliseconds timeout);  // false: not over yet
   bool over();
   std::exception_ptr error();
@@ -41,11 +41,12 @@ class Outcome {
 
 using OutcomePtr = std::shared_ptr<Outcome>;
 
-// What the caller gets. The caller's tensors are kept here and nowhere else: a thread that freed one of
-// them might need Python's lock while Python is ending.
+// What the caller gets. The caller's tensors are kept here and nowhere else: a thread that freed
+// one of them might need Python's lock while Python is ending.
 class Asked final : public c10d::Work {
  public:
-  Asked(int rank, c10d::OpType op, uint64_t number, std::vector<OutcomePtr> outcomes, Tensors outputs);
+  Asked(int rank, c10d::OpType op, uint64_t number, std::vector<OutcomePtr> outcomes,
+        Tensors outputs);
 
   bool isCompleted() override;
   bool isSuccess() const override;
@@ -81,8 +82,6 @@ class Stream {
 // Waits for `transfer`, which has begun, in a thread of its own.
 OutcomePtr follow(WorkPtr transfer);
 
-
-
 // ---- what NCCL takes and refuses (collectives_checks.cpp) ----
 
 // How values of several ranks become one: gloo's op, and what NCCL does before and after it.
@@ -107,8 +106,8 @@ Reduction nccl_reduction(const c10d::ReduceOp& op, const Tensor& tensor, int ran
 using Milliseconds = std::chrono::milliseconds;
 using Lengths = std::vector<int64_t>;
 
-// The ranks, and what they do together: each function returns when its part is done. Tensors are flat
-// and on the host.
+// The ranks, and what they do together: each function returns when its part is done. Tensors are
+// flat and on the host.
 class Group {
  public:
   explicit Group(BackendPtr gloo)
@@ -119,22 +118,21 @@ class Group {
   c10d::Backend& gloo() const { return *gloo_; }
   Milliseconds timeout() const { return timeout_; }
   void set_timeout(Milliseconds timeout);
-  std::shared_ptr<Group> split(
-      const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
-      const c10::intrusive_ptr<c10d::Backend::Options>& wanted);
+  std::shared_ptr<Group> split(const c10::intrusive_ptr<c10d::Store>& store,
+                               const std::vector<int>& ranks,
+                               const c10::intrusive_ptr<c10d::Backend::Options>& wanted);
 
   void broadcast(const Tensor& data, int64_t root, Milliseconds timeout);
   void all_reduce(Tensor values, const Reduction& how, Milliseconds timeout);
   void reduce(Tensor values, const Reduction& how, int64_t root, Milliseconds timeout);
   // `whole`, which nobody else needs, is reduced; what lies at `begin` is this rank's.
-  void reduce_scatter(
-      Tensor whole, Tensor mine, int64_t begin, const Reduction& how, Milliseconds timeout);
+  void reduce_scatter(Tensor whole, Tensor mine, int64_t begin, const Reduction& how,
+                      Milliseconds timeout);
   void all_gather(const Tensor& mine, Tensors theirs, Milliseconds timeout);
   void all_gather_into(Tensor whole, Tensor mine, Milliseconds timeout);
   void gather(const Tensor& mine, Tensors theirs, int64_t root, Milliseconds timeout);
   void scatter(Tensors theirs, const Tensor& mine, int64_t root, Milliseconds timeout);
-  void all_to_all(
-      Tensor into, Tensor from, Lengths received, Lengths sent, Milliseconds timeout);
+  void all_to_all(Tensor into, Tensor from, Lengths received, Lengths sent, Milliseconds timeout);
   void all_to_all(Tensors into, const Tensors& from, Milliseconds timeout);
   void barrier(Milliseconds timeout);
 
@@ -152,8 +150,8 @@ class Group {
 // ---- hollow GPUs' known values (collectives_known.cpp), no others' ----
 
 void know_reduced(const Tensors& tensors, const c10d::ReduceOp& op, int ranks);
-void know_part_reduced(
-    const Tensor& output, const Tensor& input, const c10d::ReduceOp& op, int rank, int ranks);
+void know_part_reduced(const Tensor& output, const Tensor& input, const c10d::ReduceOp& op,
+                       int rank, int ranks);
 void know_the_same(const Tensors& outputs, const Tensor& input);
 void know_repeated(const Tensor& output, const Tensor& input, int ranks);
 void know_exchanged(const Tensor& output, const Tensor& input, bool evenly, int rank, int ranks);

@@ -1,5 +1,5 @@
-// Each collective as gloo's. What gloo lacks is made of others: gathering rows of unequal length is a
-// broadcast from each rank, scattering a sum is a sum of which each rank keeps its part.
+// Each collective as gloo's. What gloo lacks is made of others: gathering rows of unequal length is
+// a broadcast from each rank, scattering a sum is a sum of which each rank keeps its part.
 #include "collectives.h"
 
 #include <unistd.h>
@@ -27,9 +27,8 @@ Options from_root(int64_t root, Milliseconds timeout) {
 }
 
 bool same_lengths(const Tensors& rows) {
-  return std::all_of(rows.begin(), rows.end(), [&](const Tensor& row) {
-    return row.numel() == rows.front().numel();
-  });
+  return std::all_of(rows.begin(), rows.end(),
+                     [&](const Tensor& row) { return row.numel() == rows.front().numel(); });
 }
 
 Lengths lengths(const Tensors& rows) {
@@ -56,10 +55,11 @@ void Group::set_timeout(Milliseconds timeout) {
   gloo_->setTimeout(timeout);
 }
 
-// What gloo splits off takes its options, the very same, and keeps them: they are as wanted meanwhile.
-std::shared_ptr<Group> Group::split(
-    const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
-    const c10::intrusive_ptr<c10d::Backend::Options>& wanted) {
+// What gloo splits off takes its options, the very same, and keeps them: they are as wanted
+// meanwhile.
+std::shared_ptr<Group> Group::split(const c10::intrusive_ptr<c10d::Store>& store,
+                                    const std::vector<int>& ranks,
+                                    const c10::intrusive_ptr<c10d::Backend::Options>& wanted) {
   auto options = gloo_->getBackendOptions();
   const auto name = options->group_name;
   options->timeout = std::max(wanted->timeout, kBackendDefaultTimeout);  // to meet; cf. nccl.py
@@ -113,8 +113,8 @@ void Group::reduce(Tensor values, const Reduction& how, int64_t root, Millisecon
   how.after(values);
 }
 
-void Group::reduce_scatter(
-    Tensor whole, Tensor mine, int64_t begin, const Reduction& how, Milliseconds timeout) {
+void Group::reduce_scatter(Tensor whole, Tensor mine, int64_t begin, const Reduction& how,
+                           Milliseconds timeout) {
   all_reduce(whole, how, timeout);
   mine.copy_(whole.narrow(0, begin, mine.numel()));
 }
@@ -160,8 +160,8 @@ void Group::scatter(Tensors theirs, const Tensor& mine, int64_t root, Millisecon
   }
 }
 
-void Group::all_to_all(
-    Tensor into, Tensor from, Lengths received, Lengths sent, Milliseconds timeout) {
+void Group::all_to_all(Tensor into, Tensor from, Lengths received, Lengths sent,
+                       Milliseconds timeout) {
   gloo_->alltoall_base(into, from, received, sent, within<c10d::AllToAllOptions>(timeout))->wait();
 }
 
@@ -187,8 +187,8 @@ void Group::compare_gpus(DeviceIndex mine) {
     if (other != rank() && at::equal(places[other], here)) {
       shared_gpu_ = c10::str(
           "NCCL error: invalid usage\nncclInvalidUsage: This usually reflects invalid usage of NCCL "
-          "library.\nLast error:\nDuplicate GPU detected : rank ", rank(), " and rank ", other,
-          " both on CUDA device ", static_cast<int>(mine));
+          "library.\nLast error:\nDuplicate GPU detected : rank ",
+          rank(), " and rank ", other, " both on CUDA device ", static_cast<int>(mine));
       return;
     }
   }

@@ -83,12 +83,16 @@ std::exception_ptr Outcome::error() {
 
 // ---- Asked ----
 
-Asked::Asked(
-    int rank, c10d::OpType op, uint64_t number, std::vector<OutcomePtr> outcomes, Tensors outputs)
-    : Work(rank, op), outcomes_(std::move(outcomes)), outputs_(std::move(outputs)), number_(number) {}
+Asked::Asked(int rank, c10d::OpType op, uint64_t number, std::vector<OutcomePtr> outcomes,
+             Tensors outputs)
+    : Work(rank, op),
+      outcomes_(std::move(outcomes)),
+      outputs_(std::move(outputs)),
+      number_(number) {}
 
 bool Asked::isCompleted() {
-  return std::all_of(outcomes_.begin(), outcomes_.end(), [](auto& outcome) { return outcome->over(); });
+  return std::all_of(outcomes_.begin(), outcomes_.end(),
+                     [](auto& outcome) { return outcome->over(); });
 }
 
 bool Asked::isSuccess() const { return exception() == nullptr; }
@@ -106,8 +110,8 @@ bool Asked::wait(std::chrono::milliseconds timeout) {
   {
     const WithoutPythonsLock others_may_run;
     for (const auto& outcome : outcomes_) {
-      TORCH_CHECK_WITH(
-          DistBackendError, outcome->wait(timeout), "Operation timed out after ", timeout.count(), " ms");
+      TORCH_CHECK_WITH(DistBackendError, outcome->wait(timeout), "Operation timed out after ",
+                       timeout.count(), " ms");
     }
   }
   if (auto error = exception()) {
@@ -120,12 +124,13 @@ void Asked::synchronize() { wait(kNoTimeout); }
 
 Tensors Asked::result() { return outputs_; }
 
-// NCCL's future is complete when it is made, so callbacks run at once, in the thread that adds them.
-// Here that is true once the work is done.
+// NCCL's future is complete when it is made, so callbacks run at once, in the thread that adds
+// them. Here that is true once the work is done.
 c10::intrusive_ptr<c10::ivalue::Future> Asked::getFuture() {
   std::vector<Device> devices;
   for (const auto& output : outputs_) {
-    if (output.is_cuda() && std::find(devices.begin(), devices.end(), output.device()) == devices.end()) {
+    if (output.is_cuda() &&
+        std::find(devices.begin(), devices.end(), output.device()) == devices.end()) {
       devices.push_back(output.device());
     }
   }
@@ -236,7 +241,8 @@ void Stream::abandon() {
   }
   state_->changed.notify_all();
   for (auto& [task, outcome] : never_begun) {
-    outcome->settle(as_backend_error("The process group was destroyed before this collective began."));
+    outcome->settle(
+        as_backend_error("The process group was destroyed before this collective began."));
   }
 }
 

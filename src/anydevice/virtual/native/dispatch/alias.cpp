@@ -1,5 +1,6 @@
 // Making aliases and undoing them. An alias shares no code path with its original: views take their
-// device from the storage, so the alias has a CPU storage of its own, kept with the bytes it stands for.
+// device from the storage, so the alias has a CPU storage of its own, kept with the bytes it stands
+// for.
 #include "alias.h"
 
 #include <ATen/NestedTensorImpl.h>
@@ -15,12 +16,10 @@ using c10::TensorImpl;
 using StoragePtr = c10::intrusive_ptr<StorageImpl>;
 
 StoragePtr host_storage(size_t bytes, c10::DataPtr data) {
-  return c10::make_intrusive<StorageImpl>(
-      StorageImpl::use_byte_size_t(),
-      static_cast<int64_t>(bytes),
-      std::move(data),
-      c10::GetAllocator(host().type()),
-      /*resizable=*/true);
+  return c10::make_intrusive<StorageImpl>(StorageImpl::use_byte_size_t(),
+                                          static_cast<int64_t>(bytes), std::move(data),
+                                          c10::GetAllocator(host().type()),
+                                          /*resizable=*/true);
 }
 
 StoragePtr new_alias(StorageImpl& storage) {
@@ -98,8 +97,8 @@ void take_bytes(StorageImpl& original, StorageImpl& alias, DeviceIndex device) {
 bool on_host(const at::Tensor& tensor) { return tensor.device().type() == host().type(); }
 
 c10::intrusive_ptr<TensorImpl> copy_of(const TensorImpl& tensor) {
-  return tensor.shallow_copy_and_detach(
-      tensor.version_counter(), /*allow_tensor_metadata_change=*/true);
+  return tensor.shallow_copy_and_detach(tensor.version_counter(),
+                                        /*allow_tensor_metadata_change=*/true);
 }
 
 at::SparseTensorImpl* sparse(const at::Tensor& tensor) {
@@ -181,8 +180,8 @@ void release_alias(Block& block) {
 // Meta's kernels still want to see the numbers that Python wrote beside a tensor.
 bool has_alias(const at::Tensor& tensor) {
   return tensor.defined() &&
-      (tensor.is_cuda() ||
-       (machine.hollow && tensor.is_cpu() && !tensor.unsafeGetTensorImpl()->is_wrapped_number()));
+         (tensor.is_cuda() || (machine.hollow && tensor.is_cpu() &&
+                               !tensor.unsafeGetTensorImpl()->is_wrapped_number()));
 }
 
 at::Tensor Aliases::make(const at::Tensor& original) {
@@ -193,7 +192,8 @@ at::Tensor Aliases::make(const at::Tensor& original) {
         !original._is_zerotensor()) {
       refuse_freed();
     }
-    impl->set_storage_keep_dtype(c10::Storage(alias_of(*original.storage().unsafeGetStorageImpl())));
+    impl->set_storage_keep_dtype(
+        c10::Storage(alias_of(*original.storage().unsafeGetStorageImpl())));
   }
   change_device(*impl, host());
   if (has_members(alias)) {
@@ -282,7 +282,7 @@ void Aliases::to_device(at::Tensor& result, DeviceIndex device) {
 bool Aliases::is_guest(const at::Tensor& result) const {
   return std::any_of(guests_.begin(), guests_.end(), [&](const at::Tensor& guest) {
     return guest.is_same(result) ||
-        (guest.has_storage() && result.has_storage() && guest.is_alias_of(result));
+           (guest.has_storage() && result.has_storage() && guest.is_alias_of(result));
   });
 }
 

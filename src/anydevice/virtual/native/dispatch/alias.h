@@ -1,5 +1,6 @@
-// A CUDA tensor and its alias: the same bytes (or, hollow, the same size) as a tensor that the CPU's
-// (Meta's) kernels take. `Aliases` holds those of one call and turns its results into CUDA tensors.
+// A CUDA tensor and its alias: the same bytes (or, hollow, the same size) as a tensor that the
+// CPU's (Meta's) kernels take. `Aliases` holds those of one call and turns its results into CUDA
+// tensors.
 #pragma once
 
 #include "anydevice.h"
@@ -16,7 +17,8 @@ at::Tensor bytes_on_host(const at::Tensor& tensor);
 
 class Aliases {
  public:
-  // The alias of a CUDA tensor; any other tensor is its own, except that hollow kernels see no bytes.
+  // The alias of a CUDA tensor; any other tensor is its own, except that hollow kernels see no
+  // bytes.
   at::Tensor of(const at::Tensor& tensor);
 
   // A result of the kernel, as a CUDA tensor: the original of an alias, a view of an original's

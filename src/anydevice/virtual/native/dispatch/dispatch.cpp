@@ -66,15 +66,15 @@ IValue aliases_of_list(Aliases& aliases, const IValue& list) {
   c10::List<std::optional<at::Tensor>> host;
   host.reserve(list.toListRef().size());
   for (const IValue& element : list.toListRef()) {
-    host.push_back(
-        element.isTensor() ? std::optional(aliases.of(element.toTensor())) : std::nullopt);
+    host.push_back(element.isTensor() ? std::optional(aliases.of(element.toTensor()))
+                                      : std::nullopt);
   }
   return host;
 }
 
 // Returns the device that the results belong to, -1 for the host.
-DeviceIndex to_host(
-    const Signature& signature, const Devices& devices, IValue* arguments, Aliases& aliases) {
+DeviceIndex to_host(const Signature& signature, const Devices& devices, IValue* arguments,
+                    Aliases& aliases) {
   auto device = devices.first.value_or(current_device());
   for (const auto& slot : signature.slots) {
     auto& value = arguments[slot.index];
@@ -133,8 +133,9 @@ void note_written(const Signature& signature, const IValue* arguments) {
     }
     if (value.isTensor()) {
       const auto& tensor = value.toTensor();
-      known::write(tensor, fills ? std::optional(at::scalar_tensor(
-          arguments[1].toScalar(), arguments[1].toScalar().type())) : std::nullopt);
+      known::write(tensor, fills ? std::optional(at::scalar_tensor(arguments[1].toScalar(),
+                                                                   arguments[1].toScalar().type()))
+                                 : std::nullopt);
     } else if (value.isTensorList()) {
       for (const at::Tensor& tensor : value.toTensorVector()) {
         known::forget(tensor);
@@ -144,29 +145,22 @@ void note_written(const Signature& signature, const IValue* arguments) {
 }
 
 // Composite kernels below us call ops on aliases: no autograd for them, and not the CPU's autocast.
-const auto keys_above = c10::autograd_dispatch_keyset_with_ADInplaceOrView |
-    DispatchKeySet(DispatchKey::AutocastCPU);
+const auto keys_above =
+    c10::autograd_dispatch_keyset_with_ADInplaceOrView | DispatchKeySet(DispatchKey::AutocastCPU);
 
 // torch.jit.trace records a convolution by the _convolution inside it, which has to see the tensors
 // themselves: an alias would become a constant.
 void convolve_traced(Stack& stack) {
   auto arguments = torch::jit::pop(stack, 9);
-  torch::jit::push(
-      stack,
-      at::_convolution(
-          arguments[0].toTensor(),
-          arguments[1].toTensor(),
-          arguments[2].to<std::optional<at::Tensor>>(),
-          arguments[3].toIntVector(),
-          arguments[4].toIntVector(),
-          arguments[5].toIntVector(),
-          arguments[6].toBool(),
-          arguments[7].toIntVector(),
-          arguments[8].toInt(),
-          /*benchmark=*/false,
-          /*deterministic=*/false,
-          /*cudnn_enabled=*/true,
-          /*allow_tf32=*/true));
+  torch::jit::push(stack, at::_convolution(arguments[0].toTensor(), arguments[1].toTensor(),
+                                           arguments[2].to<std::optional<at::Tensor>>(),
+                                           arguments[3].toIntVector(), arguments[4].toIntVector(),
+                                           arguments[5].toIntVector(), arguments[6].toBool(),
+                                           arguments[7].toIntVector(), arguments[8].toInt(),
+                                           /*benchmark=*/false,
+                                           /*deterministic=*/false,
+                                           /*cudnn_enabled=*/true,
+                                           /*allow_tf32=*/true));
 }
 
 class CommonKernel final : public c10::OperatorKernel {
@@ -296,20 +290,22 @@ struct Keys {
 constexpr Keys layouts[] = {
     {"CUDA", DispatchKey::CUDA, DispatchKey::CPU, DispatchKey::Meta},
     {"SparseCUDA", DispatchKey::SparseCUDA, DispatchKey::SparseCPU, DispatchKey::SparseMeta},
-    {"SparseCsrCUDA", DispatchKey::SparseCsrCUDA, DispatchKey::SparseCsrCPU, DispatchKey::SparseCsrMeta},
+    {"SparseCsrCUDA", DispatchKey::SparseCsrCUDA, DispatchKey::SparseCsrCPU,
+     DispatchKey::SparseCsrMeta},
     {"NestedTensorCUDA", DispatchKey::NestedTensorCUDA, DispatchKey::NestedTensorCPU,
      DispatchKey::NestedTensorMeta},
-    {"QuantizedCUDA", DispatchKey::QuantizedCUDA, DispatchKey::QuantizedCPU, DispatchKey::QuantizedMeta},
+    {"QuantizedCUDA", DispatchKey::QuantizedCUDA, DispatchKey::QuantizedCPU,
+     DispatchKey::QuantizedMeta},
 };
 
 DeviceCheck check_named(const std::string& name) {
-  return name == "common"      ? DeviceCheck::common
-      : name == "iterator"     ? DeviceCheck::iterator
-      : name == "foreach"      ? DeviceCheck::foreach
-      : name == "indices"      ? DeviceCheck::indices
-      : name == "masked_fill"  ? DeviceCheck::masked_fill
-      : name == "convolution"  ? DeviceCheck::convolution
-                               : DeviceCheck::none;
+  return name == "common"        ? DeviceCheck::common
+         : name == "iterator"    ? DeviceCheck::iterator
+         : name == "foreach"     ? DeviceCheck::foreach
+         : name == "indices"     ? DeviceCheck::indices
+         : name == "masked_fill" ? DeviceCheck::masked_fill
+         : name == "convolution" ? DeviceCheck::convolution
+                                 : DeviceCheck::none;
 }
 
 // A line of the list: layout, op with its overload, device check, method name in errors.
@@ -318,8 +314,8 @@ void register_common(const std::string& line) {
   std::string layout, op, check, method;
   words >> layout >> op >> check >> method;
   const auto dot = op.find('.');
-  const c10::OperatorName name(
-      "aten::" + op.substr(0, dot), dot == std::string::npos ? "" : op.substr(dot + 1));
+  const c10::OperatorName name("aten::" + op.substr(0, dot),
+                               dot == std::string::npos ? "" : op.substr(dot + 1));
   const auto handle = c10::Dispatcher::singleton().findSchema(name);
   if (!handle) {
     return;
@@ -330,8 +326,7 @@ void register_common(const std::string& line) {
       auto kernel = std::make_unique<CommonKernel>(
           Signature(handle->schema(), check_named(check), method), DispatchKeySet(host),
           host == DispatchKey::Meta ? kernel_for_shapes(op) : c10::KernelFunction());
-      libraries()[i].impl(
-          op.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)));
+      libraries()[i].impl(op.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)));
     }
   }
 }

@@ -14,7 +14,7 @@ constexpr auto elsewhere = "run this on a virtual GPU that is not hollow.";
 
 bool is_sparse(const IValue& value) {
   return value.isTensor() &&
-      (value.toTensor().is_sparse() || at::sparse_csr::is_sparse_compressed(value.toTensor()));
+         (value.toTensor().is_sparse() || at::sparse_csr::is_sparse_compressed(value.toTensor()));
 }
 
 bool is_nested(const IValue& value) { return value.isTensor() && value.toTensor().is_nested(); }
@@ -51,7 +51,8 @@ std::optional<at::Tensor> result_of(const Signature& signature, const IValue* ar
     const auto& self = arguments[0].toTensor();
     const auto dtype = arguments[1].to<std::optional<at::ScalarType>>();
     return at::empty(
-        self.sizes(), self.options().layout(c10::kStrided).dtype(dtype.value_or(self.scalar_type())));
+        self.sizes(),
+        self.options().layout(c10::kStrided).dtype(dtype.value_or(self.scalar_type())));
   }
   if (op == "aten::mm" && is_sparse(arguments[0]) && is_dense(arguments[1])) {
     return product(arguments[0].toTensor(), arguments[1].toTensor());
@@ -105,7 +106,7 @@ bool wants_values(const c10::Error& error) {
   const std::string text = error.what_without_backtrace();
   const auto says = [&](const char* part) { return text.find(part) != std::string::npos; };
   return says("unsupported device type") || says("data is not allocated yet") ||
-      says("INTERNAL ASSERT FAILED") || says("NestedTensorImpl doesn't support");
+         says("INTERNAL ASSERT FAILED") || says("NestedTensorImpl doesn't support");
 }
 
 void refuse_hollow_results(const Signature& signature, const Stack& stack) {

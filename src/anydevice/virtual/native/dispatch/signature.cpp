@@ -10,8 +10,8 @@ using c10::TypeKind;
 
 const c10::Type& without_optional(const c10::Type& type) {
   return type.kind() == TypeKind::OptionalType
-      ? *type.castRaw<c10::OptionalType>()->getElementType()
-      : type;
+             ? *type.castRaw<c10::OptionalType>()->getElementType()
+             : type;
 }
 
 std::optional<Kind> kind_of(const c10::Type& declared) {
@@ -73,10 +73,9 @@ void check_iterator(const Signature& signature, const c10::IValue* arguments) {
       scalar_seen = true;
       return;
     }
-    TORCH_CHECK(
-        false,
-        "Expected all tensors to be on the same device, but found at least two devices, ",
-        *common, " and ", tensor.device(), "!");
+    TORCH_CHECK(false,
+                "Expected all tensors to be on the same device, but found at least two devices, ",
+                *common, " and ", tensor.device(), "!");
   };
   for (const auto slot : signature.check_order) {
     for_each_tensor(arguments[signature.slots[slot].index], device_of_first);
@@ -86,8 +85,8 @@ void check_iterator(const Signature& signature, const c10::IValue* arguments) {
   }
   for (const auto i : signature.check_order) {
     const auto& slot = signature.slots[i];
-    for_each_tensor(
-        arguments[slot.index], [&](const at::Tensor& tensor) { check(tensor, slot.written); });
+    for_each_tensor(arguments[slot.index],
+                    [&](const at::Tensor& tensor) { check(tensor, slot.written); });
   }
 }
 
@@ -96,8 +95,8 @@ void check_common(const Signature& signature, const c10::IValue* arguments) {
   for (const auto slot : signature.check_order) {
     const auto& argument = signature.slots[slot];
     for_each_tensor(arguments[argument.index], [&](const at::Tensor& tensor) {
-      c10::impl::check_and_update_common_device(
-          common, tensor, signature.method.c_str(), argument.name.c_str());
+      c10::impl::check_and_update_common_device(common, tensor, signature.method.c_str(),
+                                                argument.name.c_str());
     });
   }
 }
@@ -105,32 +104,28 @@ void check_common(const Signature& signature, const c10::IValue* arguments) {
 void check_convolution(const c10::IValue* arguments) {
   const auto& input = arguments[0].toTensor();
   const auto& weight = arguments[1].toTensor();
-  TORCH_CHECK(
-      input.options().type_equal(weight.options()) && input.device() == weight.device(),
-      "Input type (", input.toString(), ") and weight type (", weight.toString(),
-      ") should be the same");
+  TORCH_CHECK(input.options().type_equal(weight.options()) && input.device() == weight.device(),
+              "Input type (", input.toString(), ") and weight type (", weight.toString(),
+              ") should be the same");
   if (arguments[2].isTensor()) {
     const auto& bias = arguments[2].toTensor();
-    TORCH_CHECK(
-        !bias.defined() || input.options().type_equal(bias.options()),
-        "Input type (", input.toString(), ") and bias type (", bias.toString(),
-        ") should be the same");
+    TORCH_CHECK(!bias.defined() || input.options().type_equal(bias.options()), "Input type (",
+                input.toString(), ") and bias type (", bias.toString(), ") should be the same");
   }
 }
 
 void check_indices(const c10::IValue* arguments) {
   const auto& self = arguments[0].toTensor();
   for_each_tensor(arguments[1], [&](const at::Tensor& index) {
-    TORCH_CHECK(
-        !index.defined() || index.is_cpu() || index.device() == self.device(),
-        "indices should be either on ", c10::kCPU, " or on the same device as the indexed tensor (",
-        self.device(), ")");
+    TORCH_CHECK(!index.defined() || index.is_cpu() || index.device() == self.device(),
+                "indices should be either on ", c10::kCPU,
+                " or on the same device as the indexed tensor (", self.device(), ")");
   });
 }
 
 void check_masked_fill(const Signature& signature, const c10::IValue* arguments) {
-  TORCH_CHECK(
-      arguments[0].toTensor().is_cuda(), "masked_fill_: Expected inputs to be on same device");
+  TORCH_CHECK(arguments[0].toTensor().is_cuda(),
+              "masked_fill_: Expected inputs to be on same device");
   check_iterator(signature, arguments);
 }
 

@@ -1,5 +1,5 @@
-// What the common kernel has to know of an op, read from its schema once: which arguments and results
-// hold tensors, which it writes to, and how PyTorch checks their devices.
+// What the common kernel has to know of an op, read from its schema once: which arguments and
+// results hold tensors, which it writes to, and how PyTorch checks their devices.
 #pragma once
 
 #include "anydevice.h"
@@ -45,7 +45,8 @@ struct Signature {
   std::vector<uint16_t> check_order;  // of slots: `out` first, then as they stand
   std::vector<Slot> results;          // those that hold tensors
 
-  bool waits(const c10::IValue* arguments) const;  // for the device, with these arguments (events.cpp)
+  bool waits(
+      const c10::IValue* arguments) const;  // for the device, with these arguments (events.cpp)
   void move_host_indices(const c10::IValue* arguments, int device) const;  // reported
 
   // Throws what CUDA would throw if the arguments are on devices that do not go together.

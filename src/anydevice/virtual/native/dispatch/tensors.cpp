@@ -47,33 +47,31 @@ void refuse_pinning(std::optional<bool> pin_memory) {
   TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
 }
 
-Tensor empty(
-    IntArrayRef size, std::optional<ScalarType> dtype, std::optional<Layout>,
-    std::optional<Device> device, std::optional<bool> pin_memory,
-    std::optional<MemoryFormat> memory_format) {
+Tensor empty(IntArrayRef size, std::optional<ScalarType> dtype, std::optional<Layout>,
+             std::optional<Device> device, std::optional<bool> pin_memory,
+             std::optional<MemoryFormat> memory_format) {
   refuse_pinning(pin_memory);
   const OnDevice there(device);
-  return at::detail::empty_generic(
-      size, allocator(), DispatchKeySet(DispatchKey::CUDA), c10::dtype_or_default(dtype),
-      memory_format);
+  return at::detail::empty_generic(size, allocator(), DispatchKeySet(DispatchKey::CUDA),
+                                   c10::dtype_or_default(dtype), memory_format);
 }
 
-Tensor empty_strided(
-    IntArrayRef size, IntArrayRef stride, std::optional<ScalarType> dtype, std::optional<Layout>,
-    std::optional<Device> device, std::optional<bool> pin_memory) {
+Tensor empty_strided(IntArrayRef size, IntArrayRef stride, std::optional<ScalarType> dtype,
+                     std::optional<Layout>, std::optional<Device> device,
+                     std::optional<bool> pin_memory) {
   refuse_pinning(pin_memory);
   const OnDevice there(device);
   return at::detail::empty_strided_generic(
       size, stride, allocator(), DispatchKeySet(DispatchKey::CUDA), c10::dtype_or_default(dtype));
 }
 
-Tensor efficient_zero_tensor(
-    IntArrayRef size, std::optional<ScalarType> dtype, std::optional<Layout>,
-    std::optional<Device> device, std::optional<bool>) {
+Tensor efficient_zero_tensor(IntArrayRef size, std::optional<ScalarType> dtype,
+                             std::optional<Layout>, std::optional<Device> device,
+                             std::optional<bool>) {
   at::native::ZeroTensorAllocator no_bytes(Device(c10::kCUDA, index_of(device)));
-  return at::detail::empty_generic(
-      size, &no_bytes, DispatchKeySet({DispatchKey::CUDA, DispatchKey::ZeroTensor}),
-      c10::dtype_or_default(dtype), std::nullopt);
+  return at::detail::empty_generic(size, &no_bytes,
+                                   DispatchKeySet({DispatchKey::CUDA, DispatchKey::ZeroTensor}),
+                                   c10::dtype_or_default(dtype), std::nullopt);
 }
 
 // ---- resized and set ----
@@ -81,9 +79,8 @@ Tensor efficient_zero_tensor(
 void resize(c10::TensorImpl& tensor, IntArrayRef size, at::OptionalIntArrayRef stride) {
   const auto item = tensor.dtype().itemsize();
   const auto offset = tensor.storage_offset();
-  const auto bytes = stride
-      ? at::detail::computeStorageNbytes(size, *stride, item, offset)
-      : at::detail::computeStorageNbytesContiguous(size, item, offset);
+  const auto bytes = stride ? at::detail::computeStorageNbytes(size, *stride, item, offset)
+                            : at::detail::computeStorageNbytesContiguous(size, item, offset);
   auto& storage = *tensor.unsafe_storage().unsafeGetStorageImpl();
   if (c10::multiply_integers(size) > 0 && bytes > storage.nbytes()) {
     reallocate(storage, bytes);  // first, since there may be no memory
@@ -95,22 +92,22 @@ void resize(c10::TensorImpl& tensor, IntArrayRef size, at::OptionalIntArrayRef s
   }
 }
 
-const Tensor& resize_(
-    const Tensor& self, IntArrayRef size, std::optional<MemoryFormat> memory_format) {
+const Tensor& resize_(const Tensor& self, IntArrayRef size,
+                      std::optional<MemoryFormat> memory_format) {
   auto& impl = *self.unsafeGetTensorImpl();
   if (self.sizes() != size) {
     resize(impl, size, std::nullopt);
   }
   if (memory_format) {
-    TORCH_CHECK(
-        *memory_format != MemoryFormat::Preserve, "Unsupported memory format", *memory_format);
+    TORCH_CHECK(*memory_format != MemoryFormat::Preserve, "Unsupported memory format",
+                *memory_format);
     impl.empty_tensor_restride(*memory_format);
   }
   return self;
 }
 
-Tensor& set_storage(
-    Tensor& self, c10::Storage source, int64_t offset, IntArrayRef size, IntArrayRef stride) {
+Tensor& set_storage(Tensor& self, c10::Storage source, int64_t offset, IntArrayRef size,
+                    IntArrayRef stride) {
   at::native::checkSetStorage(self, std::move(source), offset, size, stride);
   auto& impl = *self.unsafeGetTensorImpl();
   impl.set_storage_offset(offset);
@@ -131,8 +128,8 @@ Tensor& set_tensor(Tensor& self, const Tensor& source) {
 }
 
 Tensor& set_empty(Tensor& self) {
-  c10::Storage nothing(
-      c10::Storage::use_byte_size_t(), 0, allocate(0, self.device().index()), allocator(), true);
+  c10::Storage nothing(c10::Storage::use_byte_size_t(), 0, allocate(0, self.device().index()),
+                       allocator(), true);
   return set_storage(self, std::move(nothing), 0, {0}, {});
 }
 
@@ -142,21 +139,23 @@ void report_transfer(const Tensor& to, const Tensor& from, bool non_blocking) {
   const auto& on_host = to.is_cuda() ? from : to;
   const bool crosses = !on_host.is_cuda();
   const bool listened_to = listener.load(std::memory_order_relaxed) != nullptr;
-  report(
-      {Event::transfer, "aten::copy_", static_cast<int64_t>(from.nbytes()),
-       from.is_cuda() ? from.get_device() : -1, to.is_cuda() ? to.get_device() : -1,
-       listened_to && crosses && on_host.is_pinned(), crosses && !non_blocking});
+  report({Event::transfer, "aten::copy_", static_cast<int64_t>(from.nbytes()),
+          from.is_cuda() ? from.get_device() : -1, to.is_cuda() ? to.get_device() : -1,
+          listened_to && crosses && on_host.is_pinned(), crosses && !non_blocking});
   if (crosses && !non_blocking) {
     wait_for("aten::copy_", to.is_cuda() ? to.get_device() : from.get_device(), Wait::audibly);
   }
 }
 
-// What is read from a hollow GPU: zeros, which take no memory of the host until someone looks at them.
+// What is read from a hollow GPU: zeros, which take no memory of the host until someone looks at
+// them.
 void read_zeros(Tensor& self) {
   auto& storage = *self.storage().unsafeGetStorageImpl();
-  const bool from_malloc = storage.data_ptr().get_deleter() == c10::GetCPUAllocator()->raw_deleter();
+  const bool from_malloc =
+      storage.data_ptr().get_deleter() == c10::GetCPUAllocator()->raw_deleter();
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  const auto begin = reinterpret_cast<uintptr_t>(self.const_data_ptr()), end = begin + self.nbytes();
+  const auto begin = reinterpret_cast<uintptr_t>(self.const_data_ptr()),
+             end = begin + self.nbytes();
   const auto first = (begin + page - 1) / page * page, last = end / page * page;
   if (!self.is_non_overlapping_and_dense() || !from_malloc || first >= last ||
       madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED) != 0) {
@@ -196,8 +195,8 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
   return self;
 }
 
-// The storage would share its bytes until one of the two is written to; the card's memory is counted
-// alike either way.
+// The storage would share its bytes until one of the two is written to; the card's memory is
+// counted alike either way.
 Tensor lazy_clone(const Tensor& self) { return self.clone(); }
 
 at::Scalar local_scalar_dense(const Tensor& self) {
@@ -209,10 +208,10 @@ at::Scalar local_scalar_dense(const Tensor& self) {
     if (const auto known = known::values(self)) {
       return at::_local_scalar_dense(*known);
     }
-    return at::isComplexType(self.scalar_type())  ? at::Scalar(c10::complex<double>(0))
-        : at::isFloatingType(self.scalar_type()) ? at::Scalar(0.0)
-        : self.scalar_type() == at::kBool        ? at::Scalar(false)
-                                                 : at::Scalar(0);
+    return at::isComplexType(self.scalar_type())    ? at::Scalar(c10::complex<double>(0))
+           : at::isFloatingType(self.scalar_type()) ? at::Scalar(0.0)
+           : self.scalar_type() == at::kBool        ? at::Scalar(false)
+                                                    : at::Scalar(0);
   }
   Aliases aliases;
   return at::_local_scalar_dense(aliases.of(self));

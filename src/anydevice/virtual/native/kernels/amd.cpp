@@ -9,9 +9,7 @@ void refuse_miopen(const c10::OperatorHandle& op, torch::jit::Stack*) {
   TORCH_CHECK(false, name, ": ATen not compiled with MIOpen support");
 }
 
-bool never_miopen(const Tensor&, const Tensor&, IntArrayRef, IntArrayRef, int64_t) {
-  return false;
-}
+bool never_miopen(const Tensor&, const Tensor&, IntArrayRef, IntArrayRef, int64_t) { return false; }
 
 bool never_miopen_tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, int64_t) {
   return false;

@@ -113,8 +113,8 @@ Tensor hollow_like(const Tensor& model) { return laid_out_like(model, model); }
 
 std::tuple<Tensor, Tensor> hollow_outputs(const Tensor& query, const Tensor& values) {
   auto shape = query.sizes().vec();
-  const auto logsumexp = at::empty({shape[0], shape[1], shape[2]},
-                                   query.options().dtype(arithmetic_type(query)));
+  const auto logsumexp =
+      at::empty({shape[0], shape[1], shape[2]}, query.options().dtype(arithmetic_type(query)));
   shape.back() = values.size(-1);
   return {laid_out_like(query, at::empty(shape, query.options())), logsumexp};
 }

@@ -34,9 +34,7 @@ double scale_of(const Tensor& query, std::optional<double> scale) {
 }
 
 // One number on the host; cuDNN keeps its two on the device.
-Tensor kept_on_host(int64_t value) {
-  return at::scalar_tensor(value, at::dtype(at::kLong));
-}
+Tensor kept_on_host(int64_t value) { return at::scalar_tensor(value, at::dtype(at::kLong)); }
 
 // Seed and offset on the device, written without a kernel; hollow, there is nothing to write to.
 Tensor kept_on_device(std::initializer_list<int64_t> values, IntArrayRef shape, ScalarType type,

@@ -11,9 +11,7 @@ namespace {
 using sdp::SDPBackend;
 using Params = sdp::sdp_params;
 
-int capability(const Params& params) {
-  return machine.gpu[params.query.get_device()].capability;
-}
+int capability(const Params& params) { return machine.gpu[params.query.get_device()].capability; }
 
 template <typename... Reasons>
 bool refuse(bool debug, const Reasons&... reasons) {

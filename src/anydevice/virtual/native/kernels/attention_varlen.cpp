@@ -56,9 +56,7 @@ MaybeTensor bias_of(const Window& window, const MaybeTensor& bias, const MaybeTe
 }
 
 // [B, S, H, D] of the outside, [B, H, S, D] of attend().
-Tensor heads_first(const Tensor& tensor) {
-  return tensor.transpose(1, 2);
-}
+Tensor heads_first(const Tensor& tensor) { return tensor.transpose(1, 2); }
 
 std::tuple<Tensor, Tensor> attend_windowed(const Tensor& query, const Tensor& key,
                                            const Tensor& value, const MaybeTensor& bias,

@@ -24,22 +24,16 @@ using at::Tensor;
 using at::TensorList;
 using MaybeTensor = std::optional<Tensor>;
 
-inline bool given(const MaybeTensor& tensor) {
-  return tensor.has_value() && tensor->defined();
-}
+inline bool given(const MaybeTensor& tensor) { return tensor.has_value() && tensor->defined(); }
 
-inline Tensor or_undefined(const MaybeTensor& tensor) {
-  return tensor.value_or(Tensor());
-}
+inline Tensor or_undefined(const MaybeTensor& tensor) { return tensor.value_or(Tensor()); }
 
 // CUDA computes half and bfloat16 in float and rounds once, at the end.
 inline ScalarType arithmetic_type(const Tensor& tensor) {
   return at::toOpMathType(tensor.scalar_type());
 }
 
-inline Tensor widened(const Tensor& tensor) {
-  return tensor.to(arithmetic_type(tensor));
-}
+inline Tensor widened(const Tensor& tensor) { return tensor.to(arithmetic_type(tensor)); }
 
 inline Tensor& write(Tensor& out, const Tensor& result) {
   at::native::resize_output(out, result.sizes());

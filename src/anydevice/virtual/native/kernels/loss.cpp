@@ -5,9 +5,7 @@ namespace anydevice::kernels {
 namespace {
 
 // The native kernel is chosen even where cuDNN's would do: it knows every blank, type and length.
-bool never_cudnn(const Tensor&, const Tensor&, IntArrayRef, IntArrayRef, int64_t) {
-  return false;
-}
+bool never_cudnn(const Tensor&, const Tensor&, IntArrayRef, IntArrayRef, int64_t) { return false; }
 
 bool never_cudnn_tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, int64_t) {
   return false;

@@ -10,8 +10,6 @@ Tensor masked_scale(const Tensor& self, const Tensor& mask, double scale) {
 
 }  // namespace
 
-ANYDEVICE_IMPL(aten, CUDA, m) {
-  m.impl("_masked_scale", composed<&masked_scale>());
-}
+ANYDEVICE_IMPL(aten, CUDA, m) { m.impl("_masked_scale", composed<&masked_scale>()); }
 
 }  // namespace anydevice::kernels

@@ -1,5 +1,6 @@
-// Hollow GPUs only: the shapes of the ops that training is made of, without Python. PyTorch has put Meta
-// kernels in Python before its own in C++, which take a hundredth of their time and are what CUDA's follow.
+// Hollow GPUs only: the shapes of the ops that training is made of, without Python. PyTorch has put
+// Meta kernels in Python before its own in C++, which take a hundredth of their time and are what
+// CUDA's follow.
 #include "dispatch/hollow.h"
 #include "kernel.h"
 
@@ -28,8 +29,9 @@ Tensor relu(const Tensor& self) { return at::meta::clamp_min(self, 0); }
 Tensor contiguous_like(const Tensor& tensor) { return at::empty(tensor.sizes(), tensor.options()); }
 
 void check_types(const Tensor& left, const Tensor& right) {
-  TORCH_CHECK(left.dtype() == right.dtype(), "expected mat1 and mat2 to have the same dtype, but got: ",
-              left.dtype(), " != ", right.dtype());
+  TORCH_CHECK(left.dtype() == right.dtype(),
+              "expected mat1 and mat2 to have the same dtype, but got: ", left.dtype(),
+              " != ", right.dtype());
 }
 
 Tensor mm(const Tensor& left, const Tensor& right) {
@@ -108,7 +110,7 @@ using Fits = bool(Arguments);
 
 bool is_floating(const c10::IValue& value) {
   return value.isTensor() && value.toTensor().layout() == c10::kStrided &&
-      at::isFloatingType(value.toTensor().scalar_type());
+         at::isFloatingType(value.toTensor().scalar_type());
 }
 
 bool first_is_floating(Arguments arguments) { return is_floating(arguments[0]); }
@@ -125,9 +127,8 @@ bool list_is_floating(Arguments arguments) {
 // CUDA's kernels, and not the shapes, refuse other types.
 bool of_one_type(Arguments arguments) {
   return std::all_of(arguments.begin(), arguments.end(), [&](const c10::IValue& value) {
-    return !value.isTensor() ||
-        (is_floating(value) &&
-         value.toTensor().scalar_type() == arguments[0].toTensor().scalar_type());
+    return !value.isTensor() || (is_floating(value) && value.toTensor().scalar_type() ==
+                                                           arguments[0].toTensor().scalar_type());
   });
 }
 
@@ -137,8 +138,8 @@ bool is_alike(const c10::IValue& value, const Tensor& model) {
   }
   const auto& tensor = value.toTensor();
   return is_floating(value) && tensor.is_non_overlapping_and_dense() &&
-      tensor.scalar_type() == model.scalar_type() && tensor.sizes() == model.sizes() &&
-      tensor.strides() == model.strides();
+         tensor.scalar_type() == model.scalar_type() && tensor.sizes() == model.sizes() &&
+         tensor.strides() == model.strides();
 }
 
 // Where CUDA takes its quick way: lists of one length, whose tensors are alike at each place.
@@ -157,7 +158,8 @@ bool lists_are_alike(Arguments arguments) {
   });
 }
 
-// Other arguments go where they went before: to the Meta kernel in Python, which also knows what is wrong.
+// Other arguments go where they went before: to the Meta kernel in Python, which also knows what is
+// wrong.
 class Quicker final : public c10::OperatorKernel {
  public:
   Quicker(c10::KernelFunction kernel, Fits* fits) : kernel_(std::move(kernel)), fits_(fits) {}
@@ -187,8 +189,10 @@ c10::KernelFunction where(Fits* fits, c10::KernelFunction kernel) {
 
 template <auto* function>
 c10::KernelFunction kernel(Fits* fits = &first_is_floating) {
-  return where(fits, c10::KernelFunction::makeFromUnboxedFunction(
-      c10::CompileTimeFunctionPointer<std::remove_pointer_t<decltype(function)>, function>()));
+  return where(
+      fits,
+      c10::KernelFunction::makeFromUnboxedFunction(
+          c10::CompileTimeFunctionPointer<std::remove_pointer_t<decltype(function)>, function>()));
 }
 
 using WithAlpha = Tensor(const Tensor&, const Tensor&, const Scalar&);
@@ -197,9 +201,9 @@ using WithScalar = Tensor(const Tensor&, const Scalar&);
 
 void list_foreach(Table& table) {
   const auto add = [&](const std::string& op) {
-    table.emplace("_foreach_" + op,
-                  where(&lists_are_alike,
-                        c10::KernelFunction::makeFromBoxedFunction<&like_the_first>()));
+    table.emplace(
+        "_foreach_" + op,
+        where(&lists_are_alike, c10::KernelFunction::makeFromBoxedFunction<&like_the_first>()));
   };
   for (const auto* name : {"add", "sub", "mul", "div"}) {
     for (const auto* with : {"Scalar", "List", "ScalarList"}) {
@@ -208,11 +212,26 @@ void list_foreach(Table& table) {
       }
     }
   }
-  for (const auto* op :
-       {"addcmul.Scalar", "addcmul_.Scalar", "addcmul.ScalarList", "addcmul_.ScalarList",
-        "addcdiv.Scalar", "addcdiv_.Scalar", "addcdiv.ScalarList", "addcdiv_.ScalarList",
-        "lerp.Scalar", "lerp_.Scalar", "lerp.List", "lerp_.List", "sqrt", "sqrt_", "neg", "neg_",
-        "reciprocal", "reciprocal_", "maximum.List", "maximum_.List"}) {
+  for (const auto* op : {"addcmul.Scalar",
+                         "addcmul_.Scalar",
+                         "addcmul.ScalarList",
+                         "addcmul_.ScalarList",
+                         "addcdiv.Scalar",
+                         "addcdiv_.Scalar",
+                         "addcdiv.ScalarList",
+                         "addcdiv_.ScalarList",
+                         "lerp.Scalar",
+                         "lerp_.Scalar",
+                         "lerp.List",
+                         "lerp_.List",
+                         "sqrt",
+                         "sqrt_",
+                         "neg",
+                         "neg_",
+                         "reciprocal",
+                         "reciprocal_",
+                         "maximum.List",
+                         "maximum_.List"}) {
     add(op);
   }
 }

@@ -45,7 +45,8 @@ std::tuple<Tensor, Tensor, Tensor> batch_norm_backward(
     const MaybeTensor& invstd, double eps, const Tensor& /*reserve*/) {
   if (machine.hollow) {
     return {at::empty(input.sizes(), input.options(), input.suggest_memory_format()),
-            at::empty(weight.sizes(), weight.options()), at::empty(weight.sizes(), weight.options())};
+            at::empty(weight.sizes(), weight.options()),
+            at::empty(weight.sizes(), weight.options())};
   }
   return at::native_batch_norm_backward(grad_output, input, weight, running_mean, running_var, mean,
                                         invstd, /*train=*/true, eps, {true, true, true});

@@ -3,8 +3,8 @@
 #include "kernel.h"
 
 #include <ATen/Dispatch.h>
-#include <ATen/core/PhiloxRNGEngine.h>
 #include <ATen/core/DistributionsHelper.h>
+#include <ATen/core/PhiloxRNGEngine.h>
 
 #include <cmath>
 

@@ -1,5 +1,6 @@
-// Autocast's way into cuDNN's recurrent networks: half precision whatever it was told, and the weights cast
-// into one buffer of the order that cuDNN wants. PyTorch's own asks cuDNN for that order, and so needs a card.
+// Autocast's way into cuDNN's recurrent networks: half precision whatever it was told, and the
+// weights cast into one buffer of the order that cuDNN wants. PyTorch's own asks cuDNN for that
+// order, and so needs a card.
 #include "kernel.h"
 
 #include <ATen/autocast_mode.h>
@@ -15,8 +16,8 @@ bool is_cast(const Tensor& tensor) {
   return tensor.scalar_type() != at::kHalf && at::autocast::is_eligible(tensor, c10::kCUDA);
 }
 
-// Copies that autograd sees, in a buffer that it does not; first all matrices, then all biases, as in
-// flatten_weight.
+// Copies that autograd sees, in a buffer that it does not; first all matrices, then all biases, as
+// in flatten_weight.
 std::vector<Tensor> in_one_buffer(TensorList weights, const Tensor& buffer) {
   std::vector<Tensor> cast(weights.size());
   int64_t offset = 0;
@@ -51,10 +52,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> cudnn_rnn_in_half(
     cast_buffer = at::zeros({numbers}, weights[0].options().dtype(at::kHalf));
     cast = in_one_buffer(weights, cast_buffer);
   }
-  return at::_cudnn_rnn_symint(
-      in_half(input), cast, weights_per_layer, cast_buffer, in_half(hx),
-      given(cx) ? MaybeTensor(in_half(*cx)) : cx, mode, hidden_size, proj_size, layers, batch_first,
-      dropout, train, bidirectional, batch_sizes, dropout_state);
+  return at::_cudnn_rnn_symint(in_half(input), cast, weights_per_layer, cast_buffer, in_half(hx),
+                               given(cx) ? MaybeTensor(in_half(*cx)) : cx, mode, hidden_size,
+                               proj_size, layers, batch_first, dropout, train, bidirectional,
+                               batch_sizes, dropout_state);
 }
 
 }  // namespace

@@ -80,8 +80,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_cell_backward(const Tenso
   const auto grad_reset = at::sigmoid_backward(grad_fresh * chunk[4], reset);
   const auto grad_input = at::cat({grad_reset, grad_update, grad_fresh}, 1).to(type);
   const auto grad_hidden = at::cat({grad_reset, grad_update, grad_fresh * reset}, 1).to(type);
-  return {grad_input, grad_hidden, grad_hx.to(type),
-          has_bias ? grad_input.sum(0) : Tensor(), has_bias ? grad_hidden.sum(0) : Tensor()};
+  return {grad_input, grad_hidden, grad_hx.to(type), has_bias ? grad_input.sum(0) : Tensor(),
+          has_bias ? grad_hidden.sum(0) : Tensor()};
 }
 
 }  // namespace

@@ -47,14 +47,17 @@ Tensor& soft_backward_out(const Tensor& grad, const Tensor& output, int64_t dim,
 ANYDEVICE_IMPL(aten, CUDA, m) {
   m.impl("_softmax", composed<&soft<&at::_softmax, &at::meta::_softmax>>());
   m.impl("_softmax.out", composed<&soft_out<&at::_softmax_out>>());
-  m.impl("_softmax_backward_data",
-         composed<&soft_backward<&at::_softmax_backward_data, &at::meta::_softmax_backward_data>>());
+  m.impl(
+      "_softmax_backward_data",
+      composed<&soft_backward<&at::_softmax_backward_data, &at::meta::_softmax_backward_data>>());
   m.impl("_softmax_backward_data.out",
-         composed<&soft_backward_out<&at::_softmax_backward_data, &at::meta::_softmax_backward_data>>());
+         composed<
+             &soft_backward_out<&at::_softmax_backward_data, &at::meta::_softmax_backward_data>>());
   m.impl("_log_softmax", composed<&soft<&at::_log_softmax, &at::meta::_log_softmax>>());
   m.impl("_log_softmax.out", composed<&soft_out<&at::_log_softmax_out>>());
   m.impl("_log_softmax_backward_data",
-         composed<&soft_backward<&at::_log_softmax_backward_data, &at::meta::_log_softmax_backward_data>>());
+         composed<&soft_backward<&at::_log_softmax_backward_data,
+                                 &at::meta::_log_softmax_backward_data>>());
   m.impl("_log_softmax_backward_data.out",
          composed<&soft_backward_out<&at::_log_softmax_backward_data,
                                      &at::meta::_log_softmax_backward_data>>());

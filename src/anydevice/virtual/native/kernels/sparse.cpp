@@ -5,9 +5,7 @@
 namespace anydevice::kernels {
 namespace {
 
-Tensor bmm_csr(const Tensor& self, const Tensor& other) {
-  return at::bmm(self.to_dense(), other);
-}
+Tensor bmm_csr(const Tensor& self, const Tensor& other) { return at::bmm(self.to_dense(), other); }
 
 Tensor& bmm_csr_out(const Tensor& self, const Tensor& other, Tensor& out) {
   return write(out, bmm_csr(self, other));

@@ -57,9 +57,8 @@ ANYDEVICE_API const char* anydevice_memory_stats(int device, int64_t* out) {
   });
 }
 
-// The segments of a device as JSON, with the keys of torch.cuda.memory_snapshot(); of the pool
-// {0, 0} those of all pools. The text lives
-// until this thread asks again.
+// The segments of a device as JSON, with the keys of torch.cuda.memory_snapshot(); of the pool {0,
+// 0} those of all pools. The text lives until this thread asks again.
 ANYDEVICE_API const char* anydevice_memory_snapshot(int device, int64_t first, int64_t second) {
   static thread_local std::string text;
   std::ostringstream json;
@@ -71,10 +70,10 @@ ANYDEVICE_API const char* anydevice_memory_snapshot(int device, int64_t first, i
          << ", \"total_size\": " << segment.total << ", \"allocated_size\": " << segment.allocated
          << ", \"active_size\": " << segment.active << ", \"requested_size\": " << segment.requested
          << ", \"stream\": " << segment.stream << ", \"segment_type\": \""
-         << (segment.large ? "large" : "small")
-         << "\", \"segment_pool_id\": [" << segment.pool.first << ", " << segment.pool.second
-         << "], \"is_expandable\": "
-         << (segment.expandable ? "true" : "false") << ", \"frames\": [], \"blocks\": ";
+         << (segment.large ? "large" : "small") << "\", \"segment_pool_id\": ["
+         << segment.pool.first << ", " << segment.pool.second
+         << "], \"is_expandable\": " << (segment.expandable ? "true" : "false")
+         << ", \"frames\": [], \"blocks\": ";
     const char* between_blocks = "[";
     for (const auto& block : segment.blocks) {
       json << between_blocks << "{\"address\": " << block.address << ", \"size\": " << block.size
@@ -100,8 +99,8 @@ ANYDEVICE_API const char* anydevice_memory_empty_cache(int64_t first, int64_t se
   });
 }
 
-ANYDEVICE_API const char* anydevice_memory_retain_pool(
-    int device, int64_t first, int64_t second, int no_split, int use_on_oom) {
+ANYDEVICE_API const char* anydevice_memory_retain_pool(int device, int64_t first, int64_t second,
+                                                       int no_split, int use_on_oom) {
   return attempt([&] {
     of(static_cast<DeviceIndex>(device))
         .retain_pool({first, second}, {no_split != 0, use_on_oom != 0});
@@ -122,7 +121,7 @@ ANYDEVICE_API const char* anydevice_memory_private_pools(int device) {
   text = "[";
   for (const auto& [id, reserved] : of(static_cast<DeviceIndex>(device)).reserved_by_pool()) {
     text += (text.size() > 1 ? ", [" : "[") + std::to_string(id.first) + ", " +
-        std::to_string(id.second);
+            std::to_string(id.second);
     for (const auto& stat : reserved) {
       for (int64_t figure : {stat.current, stat.peak, stat.allocated, stat.freed}) {
         text += ", " + std::to_string(figure);
@@ -171,7 +170,8 @@ ANYDEVICE_API double anydevice_memory_fraction(int device) {
 }
 
 // `outside` is what does not pass through this allocator: the context, library workspaces.
-ANYDEVICE_API const char* anydevice_memory_set_capacity(int device, int64_t total, int64_t outside) {
+ANYDEVICE_API const char* anydevice_memory_set_capacity(int device, int64_t total,
+                                                        int64_t outside) {
   return attempt([&] { of(static_cast<DeviceIndex>(device)).set_capacity(total, outside); });
 }
 

@@ -52,7 +52,10 @@ void Driver::set_outside(size_t bytes) {
 // ---- life
 
 CachingAllocator::CachingAllocator(size_t total, Settings settings, uint64_t first_address)
-    : settings_(settings), driver_(total, first_address), small_(new Pool(true)), large_(new Pool(false)) {
+    : settings_(settings),
+      driver_(total, first_address),
+      small_(new Pool(true)),
+      large_(new Pool(false)) {
   stats_.max_split_size = static_cast<int64_t>(settings.max_split_size);
 }
 

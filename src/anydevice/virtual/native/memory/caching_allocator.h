@@ -61,8 +61,15 @@ struct PoolOptions {
 
 // What torch.cuda.memory._record_memory_history() records, in the order of its names (history.py).
 enum class Action : int {
-  alloc, free_requested, free_completed, segment_alloc, segment_free, segment_map, segment_unmap,
-  snapshot, oom
+  alloc,
+  free_requested,
+  free_completed,
+  segment_alloc,
+  segment_free,
+  segment_map,
+  segment_unmap,
+  snapshot,
+  oom
 };
 
 struct Trace {
@@ -120,8 +127,8 @@ class Driver {
 
 class CachingAllocator {
  public:
-  explicit CachingAllocator(
-      size_t total, Settings settings = {}, uint64_t first_address = uint64_t{1} << 42);
+  explicit CachingAllocator(size_t total, Settings settings = {},
+                            uint64_t first_address = uint64_t{1} << 42);
   ~CachingAllocator();
   CachingAllocator(const CachingAllocator&) = delete;
   CachingAllocator& operator=(const CachingAllocator&) = delete;
@@ -201,8 +208,8 @@ class CachingAllocator {
   int64_t highest_ = 0;
   std::unique_ptr<Pool> small_, large_;
   std::map<PoolId, std::unique_ptr<PrivatePool>> private_;
-  Block* active_ = nullptr;  // a list of those handed out, or waiting for a stream
-  std::vector<Block*> awaiting_;       // freed, but used on another stream
+  Block* active_ = nullptr;       // a list of those handed out, or waiting for a stream
+  std::vector<Block*> awaiting_;  // freed, but used on another stream
   std::vector<std::unique_ptr<ExpandableSegment>> expandable_;
   size_t reserved_ = 0;
   std::optional<double> fraction_;

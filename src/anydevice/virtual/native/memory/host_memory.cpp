@@ -1,5 +1,5 @@
-// What the host has left. Linux hands out more than it has, and ends the process that then writes to
-// it: a program that fills a GPU should get an error that it can catch.
+// What the host has left. Linux hands out more than it has, and ends the process that then writes
+// to it: a program that fills a GPU should get an error that it can catch.
 #include "memory.h"
 
 #include <algorithm>

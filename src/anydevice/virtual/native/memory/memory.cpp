@@ -71,7 +71,8 @@ void listen_to_settings() {
   };
 }
 
-// Each device has a range of its own, as the cards of one machine do, where no system puts anything.
+// Each device has a range of its own, as the cards of one machine do, where no system puts
+// anything.
 uint64_t first_address(DeviceIndex device) { return (uint64_t{1} + device) << 42; }
 
 }  // namespace
@@ -81,8 +82,8 @@ CachingAllocator& of(DeviceIndex device) {
   (void)listening;
   auto& all = models();
   std::call_once(all.once[device], [&] {
-    all.made[device] = new CachingAllocator(
-        machine.gpu[device].memory, current_settings(), first_address(device));
+    all.made[device] =
+        new CachingAllocator(machine.gpu[device].memory, current_settings(), first_address(device));
   });
   return *all.made[device];
 }
@@ -139,9 +140,10 @@ c10::DataPtr host_memory(size_t size) {
     }
   } catch (const c10::Error&) {  // said below
   }
-  TORCH_CHECK_WITH(
-      OutOfMemoryError, false, "CUDA out of memory: a virtual GPU's memory is the host's, which does not have ",
-      format_size(size), " left. Hollow GPUs take none of it: anydevice.virtual_gpus(hollow=True).");
+  TORCH_CHECK_WITH(OutOfMemoryError, false,
+                   "CUDA out of memory: a virtual GPU's memory is the host's, which does not have ",
+                   format_size(size),
+                   " left. Hollow GPUs take none of it: anydevice.virtual_gpus(hollow=True).");
 }
 
 thread_local PoolId pool_in_use[max_gpus];  // {0, 0}: the common one
@@ -264,8 +266,8 @@ ANYDEVICE_API void anydevice_memory_count(int counted) { uncounted = counted == 
 ANYDEVICE_API int anydevice_memory_is_caching() { return caching; }
 ANYDEVICE_API void anydevice_memory_set_caching(int on) { caching = on != 0; }
 
-ANYDEVICE_API const char* anydevice_memory_tell_history(
-    void (*tell)(int device, const Trace* trace)) {
+ANYDEVICE_API const char* anydevice_memory_tell_history(void (*tell)(int device,
+                                                                     const Trace* trace)) {
   return attempt([&] {
     for (DeviceIndex device = 0; device < machine.gpus; ++device) {
       of(device).set_tracing(tell != nullptr);
@@ -278,7 +280,8 @@ ANYDEVICE_API const char* anydevice_memory_tell_history(
 
 void release_block(void* context) {
   if (C10_UNLIKELY(machine.forked)) {
-    return;  // a thread of the parent may have held a lock at the fork; the child cannot use it anyway
+    return;  // a thread of the parent may have held a lock at the fork; the child cannot use it
+             // anyway
   }
   auto* block = static_cast<Block*>(context);
   if (C10_UNLIKELY(block->shared) && await_receivers(*block)) {
@@ -390,9 +393,7 @@ struct Allocator final : c10::DeviceAllocator {
     return stats;
   }
 
-  void resetAccumulatedStats(DeviceIndex device) override {
-    checked(device).reset_accumulated();
-  }
+  void resetAccumulatedStats(DeviceIndex device) override { checked(device).reset_accumulated(); }
   void resetPeakStats(DeviceIndex device) override { checked(device).reset_peak(); }
 
   std::pair<size_t, size_t> getMemoryInfo(DeviceIndex device) override {

@@ -1,5 +1,6 @@
-// Host memory that remembers being pinned, counted as PyTorch's CachingHostAllocator counts it. Nothing
-// is locked and nothing kept: only the answers to is_pinned() and host_memory_stats() matter.
+// Host memory that remembers being pinned, counted as PyTorch's CachingHostAllocator counts it.
+// Nothing is locked and nothing kept: only the answers to is_pinned() and host_memory_stats()
+// matter.
 #include "c_api.h"
 
 #include <ATen/core/CachingHostAllocator.h>

@@ -1,5 +1,5 @@
-// Pools apart from the common one, as CUDA graphs and torch.cuda.MemPool have them, and the record of
-// what the caching allocator's model did, for torch.cuda.memory._snapshot().
+// Pools apart from the common one, as CUDA graphs and torch.cuda.MemPool have them, and the record
+// of what the caching allocator's model did, for torch.cuda.memory._snapshot().
 #include "blocks.h"
 
 #include <algorithm>
@@ -66,8 +66,8 @@ void CachingAllocator::drop_unused_pools() {
     }
     release_pool(pool.small);
     release_pool(pool.large);
-    const bool empty = pool.reserved[0].current == 0 && pool.small.unmapped.empty() &&
-        pool.large.unmapped.empty();
+    const bool empty =
+        pool.reserved[0].current == 0 && pool.small.unmapped.empty() && pool.large.unmapped.empty();
     it = empty ? private_.erase(it) : std::next(it);
   }
 }
@@ -89,8 +89,8 @@ bool CachingAllocator::borrow(Request& request) {
 
 // ---- the record
 
-void CachingAllocator::trace(
-    Action action, uint64_t address, size_t size, int64_t stream, PoolId pool) {
+void CachingAllocator::trace(Action action, uint64_t address, size_t size, int64_t stream,
+                             PoolId pool) {
   if (tracing_) {
     traces_.push_back({action, address, size, stream, pool});
   }

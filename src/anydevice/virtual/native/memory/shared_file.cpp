@@ -51,8 +51,10 @@ SharedFile::SharedFile(int descriptor, size_t size, std::string handle)
   if (start == MAP_FAILED) {
     close(descriptor);
   }
-  TORCH_CHECK(start != MAP_FAILED, "a tensor on a virtual GPU is sent to another process in memory "
-              "that both map, and ", size, " bytes could not be mapped: ", std::strerror(reason));
+  TORCH_CHECK(start != MAP_FAILED,
+              "a tensor on a virtual GPU is sent to another process in memory "
+              "that both map, and ",
+              size, " bytes could not be mapped: ", std::strerror(reason));
   start_ = static_cast<char*>(start);
 }
 
@@ -75,10 +77,12 @@ std::shared_ptr<SharedFile> SharedFile::make(size_t size) {
   if (!sized && descriptor >= 0) {
     close(descriptor);
   }
-  TORCH_CHECK(sized, "a tensor on a virtual GPU is sent to another process in memory that both map, "
-              "and ", size, " bytes of such memory could not be had: ", std::strerror(reason));
+  TORCH_CHECK(sized,
+              "a tensor on a virtual GPU is sent to another process in memory that both map, "
+              "and ",
+              size, " bytes of such memory could not be had: ", std::strerror(reason));
   auto handle = std::to_string(getpid()) + ":" + std::to_string(descriptor) + ":" +
-      std::to_string(status_of(descriptor).st_ino);
+                std::to_string(status_of(descriptor).st_ino);
   return std::shared_ptr<SharedFile>(new SharedFile(descriptor, size, std::move(handle)));
 }
 
@@ -98,7 +102,8 @@ std::shared_ptr<SharedFile> SharedFile::open(const std::string& handle) {
     close(descriptor);
   }
   TORCH_CHECK(descriptor >= 0 && status.st_ino == inode,
-              "expected the process that sent a CUDA tensor (", process, ") to keep it until it is "
+              "expected the process that sent a CUDA tensor (", process,
+              ") to keep it until it is "
               "received, got one that has ended or may not be looked into: keep the sender alive.");
   std::shared_ptr<SharedFile> file(
       new SharedFile(descriptor, static_cast<size_t>(status.st_size), handle));

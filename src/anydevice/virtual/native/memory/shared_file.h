@@ -11,7 +11,8 @@ namespace anydevice {
 class SharedFile {
  public:
   static std::shared_ptr<SharedFile> make(size_t size);
-  static std::shared_ptr<SharedFile> open(const std::string& handle);  // one mapping for all who ask
+  static std::shared_ptr<SharedFile> open(
+      const std::string& handle);  // one mapping for all who ask
   ~SharedFile();
   SharedFile(const SharedFile&) = delete;
   SharedFile& operator=(const SharedFile&) = delete;

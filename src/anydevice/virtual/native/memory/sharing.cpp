@@ -12,8 +12,8 @@
 namespace anydevice {
 namespace {
 
-constexpr size_t alignment = 512;           // of what the caching allocator hands out
-constexpr size_t small = size_t{1} << 20;   // up to here several share a file: descriptors are few
+constexpr size_t alignment = 512;          // of what the caching allocator hands out
+constexpr size_t small = size_t{1} << 20;  // up to here several share a file: descriptors are few
 constexpr size_t small_file = size_t{2} << 20;
 
 using Receivers = std::atomic<int64_t>;
@@ -34,7 +34,7 @@ struct Sent {
   std::mutex mutex;
   std::map<const char*, Piece*> pieces;  // by their end
   std::shared_ptr<SharedFile> for_small;
-  size_t used = 0;                // of that
+  size_t used = 0;               // of that
   std::vector<Block*> awaiting;  // released here, but not yet by their receivers
 };
 
@@ -102,7 +102,8 @@ Piece& shared_piece(c10::StorageImpl& storage) {
   auto* block = storage._mutable_data_ptr_no_checks().cast_context<Block>(&release_block);
   if (block == nullptr) {
     auto* piece = piece_around(storage.data());
-    TORCH_CHECK(piece, "expected a tensor whose memory is PyTorch's own, got one that another library "
+    TORCH_CHECK(piece,
+                "expected a tensor whose memory is PyTorch's own, got one that another library "
                 "lent: clone it before sending it to another process.");
     return *piece;
   }
@@ -118,7 +119,8 @@ c10::StorageImpl& storage_of(const at::Tensor& whole) {
 
 // ---- the sender's side
 
-using Address = std::tuple<std::string, int64_t, int64_t>;  // file, where the bytes are, the receivers
+using Address =
+    std::tuple<std::string, int64_t, int64_t>;  // file, where the bytes are, the receivers
 
 Address send(const at::Tensor& whole) {
   release_received();
@@ -187,16 +189,17 @@ void let_go_of_all() {
   }
 }
 
-at::Tensor receive(
-    std::string handle, int64_t offset, int64_t receivers, int64_t size, int64_t device) {
+at::Tensor receive(std::string handle, int64_t offset, int64_t receivers, int64_t size,
+                   int64_t device) {
   check_usable();
   auto file = SharedFile::open(handle);
   const Device there(c10::kCUDA, static_cast<DeviceIndex>(device));
   // Where no process has anything.
   constexpr uint64_t received_addresses = uint64_t{1} << 47;
   void* data = machine.hollow
-      ? reinterpret_cast<void*>(received_addresses | reinterpret_cast<uintptr_t>(file->at(offset)))
-      : file->at(offset);
+                   ? reinterpret_cast<void*>(received_addresses |
+                                             reinterpret_cast<uintptr_t>(file->at(offset)))
+                   : file->at(offset);
   auto* received = new Received{std::move(file), static_cast<size_t>(receivers)};
   {
     const std::lock_guard<std::mutex> lock(all_received().mutex);

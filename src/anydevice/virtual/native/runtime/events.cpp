@@ -1,5 +1,5 @@
-// Transfers, synchronisations and allocations, counted and told to whoever listens; and which ops wait
-// for the device, as PyTorch's CUDA kernels do.
+// Transfers, synchronisations and allocations, counted and told to whoever listens; and which ops
+// wait for the device, as PyTorch's CUDA kernels do.
 #include "dispatch/signature.h"
 
 #include <unordered_map>
@@ -24,14 +24,22 @@ Synchronises synchronises(const std::string& op) {
   using enum Synchronises;
   static const std::unordered_map<std::string, Synchronises> known = {
       // The size of the result, or an answer, is known only on the device.
-      {"aten::nonzero", always}, {"aten::masked_select", always}, {"aten::equal", always},
-      {"aten::_unique", always}, {"aten::_unique2", always}, {"aten::unique_dim", always},
-      {"aten::unique_consecutive", always}, {"aten::unique_dim_consecutive", always},
-      {"aten::bincount", always}, {"aten::_coalesce", always},
+      {"aten::nonzero", always},
+      {"aten::masked_select", always},
+      {"aten::equal", always},
+      {"aten::_unique", always},
+      {"aten::_unique2", always},
+      {"aten::unique_dim", always},
+      {"aten::unique_consecutive", always},
+      {"aten::unique_dim_consecutive", always},
+      {"aten::bincount", always},
+      {"aten::_coalesce", always},
       {"aten::_linalg_check_errors", always},
-      {"aten::repeat_interleave", without_size}, {"aten::histc", without_bounds},
+      {"aten::repeat_interleave", without_size},
+      {"aten::histc", without_bounds},
       // A mask among the indices is turned into positions first, by nonzero.
-      {"aten::index", with_mask}, {"aten::index_put_", with_mask},
+      {"aten::index", with_mask},
+      {"aten::index_put_", with_mask},
       {"aten::_index_put_impl_", with_mask},
   };
   const auto found = known.find(op);

@@ -137,8 +137,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 
 void throw_cuda_error(uint32_t code, const char* what, const char* help) {
   throw c10::AcceleratorError(
-      {__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
-      static_cast<int32_t>(code),
+      {__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, static_cast<int32_t>(code),
       std::string("CUDA error: ") + what + "\n" + help +
           "\nCUDA kernel errors might be asynchronously reported at some other API call, so the "
           "stacktrace below might be incorrect.\n"
@@ -159,7 +158,9 @@ void go_back_to(DeviceIndex device) noexcept {
   }
 }
 
-int64_t current_stream(DeviceIndex device) { return here().stream[device < 0 ? here().device : device]; }
+int64_t current_stream(DeviceIndex device) {
+  return here().stream[device < 0 ? here().device : device];
+}
 
 void set_current_stream(DeviceIndex device, int64_t stream) { here().stream[device] = stream; }
 

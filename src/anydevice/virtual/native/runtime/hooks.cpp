@@ -61,7 +61,9 @@ struct Hooks final : at::CUDAHooksInterface {
     return new_generator(device < 0 ? anydevice::current_device() : device);
   }
 
-  Device getDeviceFromPtr(void*) const override { return {c10::kCUDA, anydevice::current_device()}; }
+  Device getDeviceFromPtr(void*) const override {
+    return {c10::kCUDA, anydevice::current_device()};
+  }
   bool isPinnedPtr(const void* data) const override { return is_pinned(data); }
   c10::Allocator* getPinnedMemoryAllocator() const override { return pinned_allocator(); }
   c10::Allocator* getCUDADeviceAllocator() const override { return allocator(); }

@@ -12,7 +12,8 @@ namespace {
 using torch::profiler::impl::ProfilerVoidEventStub;
 
 struct ProfilerEvents final : torch::profiler::impl::ProfilerStubs {
-  void record(c10::DeviceIndex* device, ProfilerVoidEventStub* event, int64_t* cpu_ns) const override {
+  void record(c10::DeviceIndex* device, ProfilerVoidEventStub* event,
+              int64_t* cpu_ns) const override {
     const auto now = std::chrono::steady_clock::now().time_since_epoch();
     const int64_t nanoseconds = std::chrono::nanoseconds(now).count();
     if (device != nullptr) {
@@ -24,7 +25,8 @@ struct ProfilerEvents final : torch::profiler::impl::ProfilerStubs {
     }
   }
   float elapsed(const ProfilerVoidEventStub* from, const ProfilerVoidEventStub* to) const override {
-    const auto span = *static_cast<const int64_t*>(to->get()) - *static_cast<const int64_t*>(from->get());
+    const auto span =
+        *static_cast<const int64_t*>(to->get()) - *static_cast<const int64_t*>(from->get());
     constexpr float nanoseconds_in_microsecond = 1000;
     return static_cast<float>(span) / nanoseconds_in_microsecond;
   }

@@ -1,5 +1,5 @@
-// Where the host waits for the device: reported, named by set_sync_debug_mode(), and refused while a
-// CUDA graph is captured.
+// Where the host waits for the device: reported, named by set_sync_debug_mode(), and refused while
+// a CUDA graph is captured.
 #include "anydevice.h"
 
 namespace anydevice {
@@ -20,10 +20,9 @@ void refuse_while_capturing() {
   }
   capture = Capture::broken;
   constexpr uint32_t unsupported = 900;
-  throw_cuda_error(
-      unsupported, "operation not permitted when stream is capturing",
-      "Search for `cudaErrorStreamCaptureUnsupported' in https://docs.nvidia.com/cuda/"
-      "cuda-runtime-api/group__CUDART__TYPES.html for more information.");
+  throw_cuda_error(unsupported, "operation not permitted when stream is capturing",
+                   "Search for `cudaErrorStreamCaptureUnsupported' in https://docs.nvidia.com/cuda/"
+                   "cuda-runtime-api/group__CUDART__TYPES.html for more information.");
 }
 
 void wait_for(const char* op, int device, Wait how) {
