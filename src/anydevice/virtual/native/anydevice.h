@@ -1,5 +1,16 @@
-// What the parts of the virtual GPU share. Each part is one .cpp file; all of them are compiled as
-// one unit, in the order that build.py names, since torch's headers are what costs the time.
+// What the folders of the virtual GPU share:
+//
+//   runtime/      devices, streams and events as c10 and ATen see them; what waits; what is
+//   reported dispatch/     the common kernel, which runs an op on aliases of its tensors memory/
+//   the allocator at the CUDA key, over a model of the card's memory random/       the CUDA
+//   generators, and what draws from them collectives/  a c10d backend kernels/      ops that the
+//   common kernel alone would not give as CUDA does
+//
+// Every .cpp compiles alone (make lint-native): what files share is declared in a header,
+// everything else is in an anonymous namespace. build.py compiles them in two units, each of which
+// includes the files of some folders, since torch's headers take most of the time. So two files of
+// one unit must not give the same name, or the same macro, to different things; their order does
+// not matter.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -22,7 +33,7 @@ namespace anydevice {
 using c10::Device;
 using c10::DeviceIndex;
 
-// ---- the machine (guard.cpp): set by enable(), fixed at the first use ----
+// ---- the machine (runtime/guard.cpp): set by enable(), fixed at the first use ----
 
 constexpr int max_gpus = 16;
 
@@ -60,7 +71,7 @@ inline DeviceIndex index_of(std::optional<Device> device) {
   return device && device->has_index() ? device->index() : current_device();
 }
 
-// Autograd would give each device a thread of its own, which doubles OpenMP's threads and wants the
+// Autograd would give each device a separate thread, which doubles OpenMP's threads and wants the
 // GIL while Python is ending. Backward runs in the thread that called it instead.
 inline void run_backward_in_the_calling_thread() {
   auto& state = c10::AutogradState::get_tls_state();
@@ -70,9 +81,9 @@ inline void run_backward_in_the_calling_thread() {
 }
 
 void install_guard();
-void install_hooks();  // hooks.cpp
+void install_hooks();  // runtime/hooks.cpp
 void remove_hooks();
-void install_profiler();  // profiling.cpp
+void install_profiler();  // runtime/profiling.cpp
 
 // Throws "Cannot re-initialize CUDA in forked subprocess. ..." in a forked child.
 [[noreturn]] void refuse_forked();
@@ -82,18 +93,18 @@ inline void check_usable() {
   }
 }
 
-// ---- memory (memory.cpp) ----
+// ---- memory (memory/memory.cpp) ----
 
 // What stands behind every CUDA DataPtr as its context; `release_block` is the deleter.
 struct Block {
   c10::DataPtr bytes;  // the host memory; none when hollow
   size_t size = 0;     // as asked for, in bytes
   DeviceIndex device = 0;
-  int generation = machine.generation;            // of the GPUs that it was allocated on
-  bool shared = false;                            // with other processes (sharing.cpp)
-  void* counted = nullptr;                        // the allocator's own note of it
-  bool uncached = false;                          // straight from the driver instead
-  std::vector<char> known;                        // hollow: see Note [Known values], known.h
+  int generation = machine.generation;  // of the GPUs that it was allocated on
+  bool shared = false;                  // with other processes (memory/sharing.cpp)
+  void* counted = nullptr;              // the allocator's own note of it
+  bool uncached = false;                // straight from the driver instead
+  std::vector<char> known;              // hollow: see Note [Known values], dispatch/known.h
   std::atomic<c10::StorageImpl*> alias{nullptr};  // the same bytes as a CPU storage (dispatch.cpp)
 };
 
@@ -108,10 +119,11 @@ inline void check_not_left_behind(const Block& block) {
 void release_block(void* block);  // ends with release_alias(*block), then frees the bytes
 
 c10::DeviceAllocator* allocator();
-c10::Allocator* pinned_allocator();  // pinned.cpp
+c10::Allocator* pinned_allocator();  // memory/pinned.cpp
 void install_pinned_allocator();
 bool is_pinned(const void* data);
-c10::DataPtr allocate(size_t bytes, DeviceIndex device);  // on this device, whatever is current
+c10::DataPtr allocate(size_t bytes,
+                      DeviceIndex device);  // on this device, even if another is current
 // Host bytes that a CPU kernel has just made become the device's: counted, with the capacity
 // checked.
 c10::DataPtr adopt(c10::DataPtr bytes, size_t size, DeviceIndex device);
@@ -119,14 +131,15 @@ c10::DataPtr adopt(c10::DataPtr bytes, size_t size, DeviceIndex device);
 // As realloc: other bytes, with as much of the old ones as fits.
 void reallocate(c10::StorageImpl& storage, size_t bytes);
 
-// dispatch.cpp: the alias goes with its block. If a kernel kept the alias, it inherits the bytes.
+// dispatch/alias.cpp: the alias goes with its block. If a kernel kept the alias, it inherits the
+// bytes.
 void release_alias(Block& block);
 
-// sharing.cpp: a block whose bytes other processes still hold waits until they let go.
+// memory/sharing.cpp: a block whose bytes other processes still hold waits until they let go.
 bool await_receivers(Block& block);
-bool release_received();  // those let go of meanwhile; false: there were none
+bool release_received();  // those that receivers let go of; false: there were none
 
-// ---- random numbers (random.cpp) ----
+// ---- random numbers (random/generator.cpp) ----
 
 const at::Generator& default_generator(DeviceIndex device);
 at::Generator new_generator(DeviceIndex device);
@@ -134,17 +147,15 @@ at::Generator new_generator(DeviceIndex device);
 // order of draws on the card is not known.
 at::Generator cpu_stream(const std::optional<at::Generator>& generator, DeviceIndex device);
 
-// ---- collectives (collectives_work.cpp) ----
+// ---- collectives (collectives/work.cpp) ----
 
 // Until what was asked of other processes is done, as a synchronisation with the device does.
 void wait_for_collectives();
 
 // ---- kernels ----
 
-// Like TORCH_LIBRARY_IMPL(ns, key, m), but run by enable(), after every op that PyTorch names for
-// CUDA was given the common kernel: what is registered here wins. Kernels given to m.impl() as they
-// are see CUDA tensors; those wrapped in composed<&function>() see host tensors (Meta ones when
-// hollow).
+// Like TORCH_LIBRARY_IMPL(ns, key, m), but run by enable(). See Note [Kernels over the common
+// kernel] in dispatch/dispatch.cpp.
 #define ANYDEVICE_IMPL(ns, key, m) ANYDEVICE_IMPL_(ns, key, m, C10_UID)
 #define ANYDEVICE_IMPL_(ns, key, m, uid)                                             \
   static void C10_CONCATENATE(anydevice_impl_##ns##_##key##_, uid)(torch::Library&); \
@@ -153,7 +164,7 @@ void wait_for_collectives();
                              &C10_CONCATENATE(anydevice_impl_##ns##_##key##_, uid)); \
   void C10_CONCATENATE(anydevice_impl_##ns##_##key##_, uid)(torch::Library & m)
 
-void register_kernels(const char* ops);  // ops.py's list, a line an op (dispatch.cpp)
+void register_kernels(const char* ops);  // ops.py's list, a line an op (dispatch/dispatch.cpp)
 void unregister_kernels();
 
 bool list_part(const char* ns, c10::DispatchKey key, void (*register_kernels)(torch::Library&));
@@ -168,7 +179,7 @@ torch::CppFunction composed() {
       c10::CompileTimeFunctionPointer<std::remove_pointer_t<decltype(function)>, function>()));
 }
 
-// ---- waiting (waiting.cpp): the host waits for the device ----
+// ---- waiting (runtime/waiting.cpp): the host waits for the device ----
 
 void refuse_while_capturing();
 bool is_capturing();  // a CUDA graph, in this thread
@@ -177,7 +188,7 @@ bool is_capturing();  // a CUDA graph, in this thread
 enum class Wait { quietly, audibly };
 void wait_for(const char* op, int device, Wait how);  // waits, that is: reports, warns or refuses
 
-// ---- events (events.cpp): counted always, reported only while someone listens ----
+// ---- events (runtime/events.cpp): counted always, reported only while someone listens ----
 
 enum class Event : int { transfer = 0, synchronise = 1, allocate = 2, release = 3 };
 
@@ -210,7 +221,7 @@ inline void count(const Report& what) {
 }
 
 // Python's: writes " at train.py:12", the user's line, or nothing.
-extern std::atomic<void (*)(char* text, size_t size)> tell_line;
+extern std::atomic<void (*)(char* text, size_t size)> write_line;
 std::string user_line();
 
 inline void report(const Report& what) {

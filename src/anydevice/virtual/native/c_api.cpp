@@ -11,8 +11,8 @@
 namespace anydevice {
 namespace {
 
-// From here on a forked child may not use the GPUs, as CUDA's own context does not survive a fork;
-// where they are gone by then, it may have its own.
+// From here on a forked child may not use the GPUs, as CUDA's context does not survive a fork. If
+// the GPUs are disabled before the fork, the child may enable GPUs itself.
 void touch() {
   check_usable();
   static std::once_flag once;
@@ -137,6 +137,6 @@ ANYDEVICE_API void anydevice_listen(void (*listener)(const anydevice::Report*)) 
   anydevice::listener.store(listener);
 }
 
-ANYDEVICE_API void anydevice_tell_line(void (*tell)(char*, size_t)) {
-  anydevice::tell_line.store(tell);
+ANYDEVICE_API void anydevice_tell_line(void (*write)(char*, size_t)) {
+  anydevice::write_line.store(write);
 }

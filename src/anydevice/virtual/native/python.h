@@ -10,8 +10,8 @@ Function* pythons(const char* name) {
   return reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name));
 }
 
-// Inside, an error of Python's that is on its way is put aside: tensors are freed on that way, and
-// whoever is told of it is Python, which cannot run with an error under way.
+// Puts a Python error that is being raised aside for a while. Tensors are freed while it is raised;
+// we call Python to report that, and Python code cannot run with an error set.
 class ErrorAside {
  public:
   ErrorAside() {

@@ -245,7 +245,7 @@ class Backend final : public c10d::Backend {
     TORCH_CHECK(!nccl_, "ProcessGroupNCCL does not support recvAnysource");
     Tensors data{bytes(alias_of(only_one(tensors), /*between_two=*/true))};
     know_nothing(tensors);
-    return group_->gloo().recvAnysource(data, tag);  // whose work alone knows the source
+    return group_->gloo().recvAnysource(data, tag);  // only its work knows the source
   }
 
   // ---- several as one ----

@@ -1,4 +1,5 @@
-// What NCCL's backend takes and refuses, in its own words, and what its reductions mean for gloo.
+// What NCCL's backend accepts and refuses, with its messages, and what its reductions mean for
+// gloo.
 #include "collectives.h"
 
 namespace anydevice::collectives {
@@ -91,8 +92,8 @@ void check_dense(const Tensor& tensor, bool between_two) {
   TORCH_CHECK_VALUE(between_two && tensor.is_non_overlapping_and_dense(),
                     "Tensors must be contiguous");
   TORCH_WARN_ONCE(
-      "Detected non-contiguous tensor in P2P operations. It is user responsibility to guarantee that "
-      "source and destination tensors have the same contiguity format.");
+      "Detected non-contiguous tensor in P2P operations. It is user responsibility to guarantee "
+      "that source and destination tensors have the same contiguity format.");
 }
 
 void check_dtype(const Tensor& tensor) {
@@ -111,8 +112,8 @@ void check_same_dtype(const Tensors& inputs, const Tensor& output) {
 const Tensor& only_one(const Tensors& tensors) {
   TORCH_CHECK(
       tensors.size() == 1,
-      "Expecting one tensor only but got multiple. You are probably using multiple devices under one "
-      "thread. The support for such usage has been deprecated. For details, please refer to "
+      "Expecting one tensor only but got multiple. You are probably using multiple devices under "
+      "one thread. The support for such usage has been deprecated. For details, please refer to "
       "https://pytorch.org/docs/stable/distributed.html#multi-gpu-collective-functions. "
       "ProcessGroupNCCL continues supporting multi-process and multi-thread modes.");
   return tensors.front();

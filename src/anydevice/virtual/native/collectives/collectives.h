@@ -21,7 +21,7 @@ using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 using Task = std::function<void()>;
 
-// ---- asking and waiting (collectives_work.cpp) ----
+// ---- asking and waiting (work.cpp) ----
 
 // How something that was asked for came out, once it is over.
 class Outcome {
@@ -64,7 +64,7 @@ class Asked final : public c10d::Work {
   uint64_t number_;
 };
 
-// A communicator's stream: what it is given is done in a thread of its own, one after another.
+// A communicator's stream: its work is done in a separate thread, in order.
 class Stream {
  public:
   Stream();
@@ -79,16 +79,16 @@ class Stream {
   std::shared_ptr<State> state_;  // shared with the thread, which nobody waits for at the end
 };
 
-// Waits for `transfer`, which has begun, in a thread of its own.
+// Waits for `transfer`, which has begun, in a separate thread.
 OutcomePtr follow(WorkPtr transfer);
 
-// ---- what NCCL takes and refuses (collectives_checks.cpp) ----
+// ---- what NCCL takes and refuses (checks.cpp) ----
 
 // How values of several ranks become one: gloo's op, and what NCCL does before and after it.
 struct Reduction {
   c10d::ReduceOp::RedOpType op;
-  std::optional<at::Scalar> scale;  // of what each rank gives
-  Tensor scale_tensor;
+  std::optional<at::Scalar> scale = std::nullopt;  // of what each rank gives
+  Tensor scale_tensor = {};
   int64_t divide = 1;  // of the sum
 
   void before(Tensor& values) const;
@@ -101,7 +101,7 @@ void check_same_dtype(const Tensors& inputs, const Tensor& output);
 const Tensor& only_one(const Tensors& tensors);
 Reduction nccl_reduction(const c10d::ReduceOp& op, const Tensor& tensor, int ranks);
 
-// ---- doing it (collectives_group.cpp) ----
+// ---- doing it (group.cpp) ----
 
 using Milliseconds = std::chrono::milliseconds;
 using Lengths = std::vector<int64_t>;

@@ -39,7 +39,7 @@ Lengths lengths(const Tensors& rows) {
   return each;
 }
 
-// This machine, as NCCL tells it from others: containers on two nodes may have one name.
+// Identifies this machine, as NCCL does: containers on two nodes may have the same name.
 int64_t this_machine() {
   char name[256] = {};
   gethostname(name, sizeof(name) - 1);
@@ -186,8 +186,8 @@ void Group::compare_gpus(DeviceIndex mine) {
   for (int other = 0; other < size(); ++other) {
     if (other != rank() && at::equal(places[other], here)) {
       shared_gpu_ = c10::str(
-          "NCCL error: invalid usage\nncclInvalidUsage: This usually reflects invalid usage of NCCL "
-          "library.\nLast error:\nDuplicate GPU detected : rank ",
+          "NCCL error: invalid usage\nncclInvalidUsage: This usually reflects invalid usage of "
+          "NCCL library.\nLast error:\nDuplicate GPU detected : rank ",
           rank(), " and rank ", other, " both on CUDA device ", static_cast<int>(mine));
       return;
     }

@@ -29,7 +29,7 @@ StoragePtr new_alias(StorageImpl& storage) {
 // Bytes that are not ours (a copy-on-write clone, memory lent by another library).
 StoragePtr alias_of_foreign(StorageImpl& storage) {
   auto* keeper = new c10::Storage(StoragePtr::reclaim_copy(&storage));
-  auto let_go = [](void* keeper) { delete static_cast<c10::Storage*>(keeper); };
+  auto let_go = [](void* context) { delete static_cast<c10::Storage*>(context); };
   return host_storage(storage.nbytes(), {storage.mutable_data(), keeper, let_go, host()});
 }
 
@@ -71,7 +71,7 @@ void adopt_storage(StorageImpl& storage, DeviceIndex device) {
   storage.set_allocator(allocator());
 }
 
-// torch changes a tensor's keys, but leaves its device to whoever made it.
+// torch changes a tensor's keys, but leaves its device as it was.
 struct DeviceOf : TensorImpl {
   static constexpr auto member() { return &DeviceOf::device_opt_; }
 };
@@ -139,11 +139,10 @@ bool has_members(const at::Tensor& tensor) {
 }  // namespace
 
 void refuse_left_behind() {
-  TORCH_CHECK(
-      false,
-      "expected a tensor on a GPU that is here, got one that outlived its virtual GPU "
-      "(anydevice.virtual_gpus or anydevice.virtual.disable took it away): move it to the host with "
-      ".cpu(), which still works, or use it before the GPU goes.");
+  TORCH_CHECK(false,
+              "expected a tensor on a GPU that is here, got one that outlived its virtual GPU "
+              "(anydevice.virtual_gpus or anydevice.virtual.disable took it away): move it to the "
+              "host with .cpu(), which still works, or use it before the GPU goes.");
 }
 
 bool is_left_behind(const at::Tensor& tensor) {
@@ -177,7 +176,7 @@ void release_alias(Block& block) {
   }
 }
 
-// Meta's kernels still want to see the numbers that Python wrote beside a tensor.
+// Meta's kernels still want to see the Python numbers in an expression with a tensor.
 bool has_alias(const at::Tensor& tensor) {
   return tensor.defined() &&
          (tensor.is_cuda() || (machine.hollow && tensor.is_cpu() &&

@@ -1,6 +1,24 @@
 // A CUDA tensor and its alias: the same bytes (or, hollow, the same size) as a tensor that the
 // CPU's (Meta's) kernels take. `Aliases` holds those of one call and turns its results into CUDA
 // tensors.
+//
+// Note [Aliases and carry_back]
+// ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
+// A virtual GPU has no arithmetic: an op on CUDA tensors is the CPU's kernel on their bytes, which
+// are host memory. But a CPU kernel refuses a tensor whose device is CUDA. So, for one call, each
+// CUDA argument (the original) gets an alias: a second tensor with the same sizes and strides over
+// the same bytes, whose device is the CPU. Nothing is copied.
+//
+// - Views take their device from the storage, so an alias needs a storage whose device is the CPU.
+//   Each block of memory has one, and keeps it: tensors that share a CUDA storage have aliases that
+//   share a storage, too, and the kernel sees the same overlaps.
+// - A kernel may change more than bytes. resize_() gives the alias other sizes and other bytes,
+//   set_() another storage, an `out=` argument new sizes. carry_back() copies such changes to the
+//   originals after the kernel. Only ops that write to an argument need it.
+// - to_device() turns a result into a CUDA tensor. It may be an alias itself (in-place ops return
+//   their argument): then it is the original. It may share an alias's storage (a view): then it
+//   becomes a view of the original's storage. Otherwise it is new, and its bytes become the
+//   device's: the allocator counts them, and may find that the card would be out of memory.
 #pragma once
 
 #include "anydevice.h"

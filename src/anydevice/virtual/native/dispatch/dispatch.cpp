@@ -1,5 +1,24 @@
 // The common kernel: CUDA tensors in, their aliases to the CPU's kernel, CUDA tensors out.
 // It runs for nearly every op of a program, so it allocates only the aliases themselves.
+//
+// Note [Kernels over the common kernel]
+// ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
+// enable() fills the CUDA keys of PyTorch's dispatcher in two layers:
+//
+// 1. ops.py lists every op for which PyTorch has a CUDA kernel, from PyTorch's own list. Each gets
+//    a CommonKernel, which needs to know nothing but the op's schema: it checks devices as CUDA's
+//    kernel does, makes aliases, runs the CPU's kernel (the Meta kernel on a hollow GPU) by
+//    redispatching to that key, and carries changes and results back.
+// 2. Where that is not what a card does, there is a kernel of ours, in an ANYDEVICE_IMPL block. The
+//    blocks run after the first layer, and the dispatcher takes the last kernel registered for an
+//    op and key, so ours win. A static initialiser lists each block (list_part), so that a new one
+//    needs no registration elsewhere; no two blocks name the same op for the same key, so their
+//    order has no effect.
+//
+// Inside a block, m.impl("op", &function) registers a kernel that sees CUDA tensors, for ops that
+// make or move them. m.impl("op", composed<&function>()) wraps the function in a CommonKernel whose
+// target is the function instead of the CPU's kernel: it sees host tensors (Meta ones if hollow)
+// and names no device, so most of our kernels are ordinary ATen code.
 #include "alias.h"
 #include "hollow.h"
 #include "known.h"
@@ -106,7 +125,7 @@ DeviceIndex to_host(const Signature& signature, const Devices& devices, IValue* 
 }
 
 void to_device(const Signature& signature, DeviceIndex device, Stack& stack, Aliases& aliases) {
-  auto* results = stack.data() + stack.size() - signature.returns;
+  auto* results = stack.data() + stack.size() - signature.num_returns;
   for (const auto& result : signature.results) {
     auto& value = results[result.index];
     if (value.isTensor()) {
@@ -173,7 +192,7 @@ class CommonKernel final : public c10::OperatorKernel {
     check_usable();
     run_backward_in_the_calling_thread();
     const auto& signature = signature_of(op);
-    auto* arguments = stack->data() + stack->size() - signature.arguments;
+    auto* arguments = stack->data() + stack->size() - signature.num_arguments;
     const auto devices = devices_of(signature, arguments);
     if (C10_UNLIKELY(devices.mixed)) {
       signature.check_devices(arguments);
@@ -257,7 +276,7 @@ class CommonKernel final : public c10::OperatorKernel {
   c10::KernelFunction target_;
 };
 
-// A CUDA build has kernels of its own for these ops; that ours replace them is the purpose.
+// A CUDA build has its own kernels for these ops; ours replace them, and torch would warn of it.
 struct Silence final : c10::WarningHandler {
   void process(const c10::Warning&) override {}
 };
@@ -310,9 +329,9 @@ DeviceCheck check_named(const std::string& name) {
 
 // A line of the list: layout, op with its overload, device check, method name in errors.
 void register_common(const std::string& line) {
-  std::istringstream words(line);
+  std::istringstream fields(line);
   std::string layout, op, check, method;
-  words >> layout >> op >> check >> method;
+  fields >> layout >> op >> check >> method;
   const auto dot = op.find('.');
   const c10::OperatorName name("aten::" + op.substr(0, dot),
                                dot == std::string::npos ? "" : op.substr(dot + 1));

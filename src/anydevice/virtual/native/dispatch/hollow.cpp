@@ -33,14 +33,14 @@ at::Tensor product(const at::Tensor& left, const at::Tensor& right) {
   return at::empty({left.size(0), right.size(1)}, right.options());
 }
 
-// Of an op with these arguments; nothing if shapes do not tell.
+// Of an op with these arguments; nothing if it depends on values.
 std::optional<at::Tensor> result_of(const Signature& signature, const IValue* arguments) {
   const auto& op = signature.op;
   const bool sums = op == "aten::add" || op == "aten::sub";
   const bool sums_in_place = op == "aten::add_" || op == "aten::sub_";
   if ((sums || sums_in_place) && is_dense(arguments[0]) && is_sparse(arguments[1])) {
     if (signature.writes) {
-      return arguments[sums_in_place ? 0 : signature.arguments - 1].toTensor();
+      return arguments[sums_in_place ? 0 : signature.num_arguments - 1].toTensor();
     }
     return at::empty_like(arguments[0].toTensor());
   }
@@ -67,10 +67,10 @@ std::optional<at::Tensor> result_of(const Signature& signature, const IValue* ar
 
 void answer_hollow(const Signature& signature, const c10::FunctionSchema& schema, Stack& stack) {
   const bool question =
-      signature.returns == 1 && schema.returns()[0].type()->kind() == c10::TypeKind::BoolType;
+      signature.num_returns == 1 && schema.returns()[0].type()->kind() == c10::TypeKind::BoolType;
   const bool masked_write = signature.writes && signature.synchronises == Synchronises::with_mask;
-  if (!question && !masked_write && signature.returns > 0) {
-    const auto arguments = torch::jit::last(stack, signature.arguments);
+  if (!question && !masked_write && signature.num_returns > 0) {
+    const auto arguments = torch::jit::last(stack, signature.num_arguments);
     if (std::any_of(arguments.begin(), arguments.end(), is_nested)) {
       refuse_nested(signature);
     }
@@ -78,22 +78,22 @@ void answer_hollow(const Signature& signature, const c10::FunctionSchema& schema
     TORCH_CHECK_NOT_IMPLEMENTED(
         false, "a hollow GPU has shapes but no values, and ", signature.op, " needs them",
         sparse ? ", since the indices of a sparse tensor are values, too," : "", user_line(),
-        ": expected an op whose result has a size that can be told beforehand; ", elsewhere);
+        ": expected an op whose result has a size that is known without values; ", elsewhere);
   }
-  torch::jit::drop(stack, signature.arguments - (masked_write ? 1 : 0));
+  torch::jit::drop(stack, signature.num_arguments - (masked_write ? 1 : 0));
   if (question) {
     torch::jit::push(stack, false);
   }
 }
 
 bool answer_by_shapes(const Signature& signature, Stack& stack) {
-  const auto arguments = torch::jit::last(stack, signature.arguments);
+  const auto arguments = torch::jit::last(stack, signature.num_arguments);
   if (std::none_of(arguments.begin(), arguments.end(), is_sparse)) {
     return false;
   }
   auto result = result_of(signature, arguments.data());
   if (result) {
-    torch::jit::drop(stack, signature.arguments);
+    torch::jit::drop(stack, signature.num_arguments);
     torch::jit::push(stack, *std::move(result));
   }
   return result.has_value();
@@ -110,7 +110,7 @@ bool wants_values(const c10::Error& error) {
 }
 
 void refuse_hollow_results(const Signature& signature, const Stack& stack) {
-  const auto results = torch::jit::last(stack, signature.returns);
+  const auto results = torch::jit::last(stack, signature.num_returns);
   if (std::any_of(results.begin(), results.end(), is_nested)) {
     refuse_nested(signature);
   }

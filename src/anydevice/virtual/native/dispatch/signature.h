@@ -15,7 +15,7 @@ enum class DeviceCheck : uint8_t {
   iterator,     // TensorIterator: all the same, one host scalar allowed
   foreach,      // element by element
   indices,      // on the host, or with the tensor they index
-  masked_fill,  // of these two, a sentence of their own
+  masked_fill,  // of these two, with its own message
   convolution,
 };
 
@@ -39,20 +39,17 @@ struct Signature {
   DeviceCheck check;
   bool writes = false;
   Synchronises synchronises = Synchronises::never;
-  size_t arguments;
-  size_t returns;
+  size_t num_arguments;
+  size_t num_returns;
   std::vector<Slot> slots;            // in the order of the arguments
   std::vector<uint16_t> check_order;  // of slots: `out` first, then as they stand
   std::vector<Slot> results;          // those that hold tensors
 
-  bool waits(
-      const c10::IValue* arguments) const;  // for the device, with these arguments (events.cpp)
+  bool waits(const c10::IValue* arguments) const;  // for the device, with these arguments
   void move_host_indices(const c10::IValue* arguments, int device) const;  // reported
 
   // Throws what CUDA would throw if the arguments are on devices that do not go together.
   void check_devices(const c10::IValue* arguments) const;
 };
-
-Synchronises synchronises(const std::string& op);  // events.cpp
 
 }  // namespace anydevice

@@ -1,19 +1,16 @@
 // Scaled dot-product attention, dense: queries [B, H, Sq, D], keys and values [B, Hk, Sk, D].
 // Flash, memory-efficient and cuDNN attention are one arithmetic; attention_backends.cpp
 // has what each adds to it.
-#include "kernel.h"
+#include "attention.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ExpandUtils.h>
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
 
 namespace anydevice::kernels {
 namespace {
-
-constexpr auto minus_infinity = -std::numeric_limits<double>::infinity();
 
 // Uniform numbers in (0, 1], the same for the same seed and offset: backward draws them again.
 Tensor& fill_uniform(Tensor& self, int64_t seed, int64_t offset) {
@@ -30,19 +27,29 @@ Tensor& fill_dropout_mask(Tensor& self, double /*dropout*/, int64_t seed, int64_
   return fill_uniform(self, seed, offset);
 }
 
-// What dropout was drawn with.
-struct Draw {
-  double dropout = 0;
-  int64_t seed = 0;
-  int64_t offset = 0;
-};
+}  // namespace
 
-// What is left under dropout is multiplied with: 0, or 1 / (1 - dropout).
 Tensor dropout_factors(const Tensor& weights, const Draw& drawn) {
   auto uniform = at::empty(weights.sizes(), weights.options());
   const auto kept = fill_uniform(uniform, drawn.seed, drawn.offset).gt(drawn.dropout);
   return kept.to(weights.scalar_type()) / (1 - drawn.dropout);
 }
+
+Tensor laid_out_like(const Tensor& model, const Tensor& result) {
+  std::vector<int64_t> order(model.dim()), back(model.dim());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int64_t left, int64_t right) {
+    return model.stride(left) > model.stride(right);
+  });
+  for (int64_t place = 0; place < model.dim(); ++place) {
+    back[order[place]] = place;
+  }
+  const auto ordered = result.permute(order);
+  return (machine.hollow ? at::empty(ordered.sizes(), ordered.options()) : ordered.contiguous())
+      .permute(back);
+}
+
+namespace {
 
 Tensor after_dropout(const Tensor& weights, const Draw& drawn) {
   return drawn.dropout > 0 ? weights * dropout_factors(weights, drawn) : weights;
@@ -93,22 +100,7 @@ Tensor rows_contiguous(const Tensor& tensor) {
   return tensor.stride(-1) == 1 ? tensor : tensor.contiguous();
 }
 
-// The same order of dimensions in memory as `model` has.
-Tensor laid_out_like(const Tensor& model, const Tensor& result) {
-  std::vector<int64_t> order(model.dim()), back(model.dim());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int64_t left, int64_t right) {
-    return model.stride(left) > model.stride(right);
-  });
-  for (int64_t place = 0; place < model.dim(); ++place) {
-    back[order[place]] = place;
-  }
-  const auto ordered = result.permute(order);
-  return (machine.hollow ? at::empty(ordered.sizes(), ordered.options()) : ordered.contiguous())
-      .permute(back);
-}
-
-// Hollow, as large as `model` and in its layout, whatever would be computed.
+// Hollow: as large as `model` and in its layout.
 Tensor hollow_like(const Tensor& model) { return laid_out_like(model, model); }
 
 std::tuple<Tensor, Tensor> hollow_outputs(const Tensor& query, const Tensor& values) {
@@ -118,6 +110,8 @@ std::tuple<Tensor, Tensor> hollow_outputs(const Tensor& query, const Tensor& val
   shape.back() = values.size(-1);
   return {laid_out_like(query, at::empty(shape, query.options())), logsumexp};
 }
+
+}  // namespace
 
 std::tuple<Tensor, Tensor> attend(const Tensor& query, const Tensor& keys, const Tensor& values,
                                   const MaybeTensor& bias, bool causal, double scale,
@@ -143,10 +137,10 @@ std::tuple<Tensor, Tensor> attend(const Tensor& query, const Tensor& keys, const
   return {laid_out_like(query, output), logsumexp};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> attend_backward(
-    const Tensor& grad_output, const Tensor& query, const Tensor& keys, const Tensor& values,
-    const MaybeTensor& bias, const Tensor& output, const Tensor& logsumexp, bool causal,
-    double scale, const Draw& drawn, bool bias_needed) {
+FourGrads attend_backward(const Tensor& grad_output, const Tensor& query, const Tensor& keys,
+                          const Tensor& values, const MaybeTensor& bias, const Tensor& output,
+                          const Tensor& logsumexp, bool causal, double scale, const Draw& drawn,
+                          bool bias_needed) {
   if (machine.hollow) {
     return {hollow_like(query), hollow_like(keys), hollow_like(values),
             bias_needed ? at::empty(bias->sizes(), bias->options()) : Tensor()};
@@ -180,8 +174,6 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attend_backward(
           laid_out_like(values, summed_over_groups(grad_value, values).to(values.scalar_type())),
           bias_needed ? at::sum_to(grad_scores, bias->sizes()).to(bias->scalar_type()) : Tensor()};
 }
-
-}  // namespace
 
 ANYDEVICE_IMPL(aten, CUDA, m) {
   m.impl("_fill_mem_eff_dropout_mask_", composed<&fill_dropout_mask>());

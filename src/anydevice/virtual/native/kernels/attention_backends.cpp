@@ -1,14 +1,12 @@
 // Flash, memory-efficient and cuDNN attention as autograd calls them: each with its own shapes of
 // logsumexp and its own way to keep the seed and the offset that dropout was drawn with.
-#include "on_host.h"
+#include "attention.h"
 
 #include <ATen/core/op_registration/adaption.h>
 #include <ATen/native/transformers/sdp_utils_cpp.h>
 
 namespace anydevice::kernels {
-namespace {
 
-// Takes `numbers` random numbers for each thread from the device's generator, as a kernel does.
 Draw draw(double dropout, uint64_t numbers, DeviceIndex device) {
   if (dropout == 0) {
     return {};
@@ -20,23 +18,12 @@ Draw draw(double dropout, uint64_t numbers, DeviceIndex device) {
   return {dropout, static_cast<int64_t>(generator.current_seed()), static_cast<int64_t>(offset)};
 }
 
-void check_devices(const char* method, const Tensor& query, const Tensor& key, const Tensor& value,
-                   const MaybeTensor& bias) {
-  std::optional<Device> common;
-  c10::impl::check_and_update_common_device(common, query, method, "query");
-  c10::impl::check_and_update_common_device(common, key, method, "key");
-  c10::impl::check_and_update_common_device(common, value, method, "value");
-  c10::impl::check_and_update_common_device(common, bias, method, "attn_bias");
-}
-
 double scale_of(const Tensor& query, std::optional<double> scale) {
   return sdp::calculate_scale(query, scale).expect_float();
 }
 
-// One number on the host; cuDNN keeps its two on the device.
 Tensor kept_on_host(int64_t value) { return at::scalar_tensor(value, at::dtype(at::kLong)); }
 
-// Seed and offset on the device, written without a kernel; hollow, there is nothing to write to.
 Tensor kept_on_device(std::initializer_list<int64_t> values, IntArrayRef shape, ScalarType type,
                       const Tensor& like) {
   auto kept = at::empty(shape, like.options().dtype(type));
@@ -46,18 +33,21 @@ Tensor kept_on_device(std::initializer_list<int64_t> values, IntArrayRef shape, 
   return kept;
 }
 
-int64_t number_in(const Tensor& kept, int64_t place = 0) {
+int64_t number_in(const Tensor& kept, int64_t place) {
   const bool readable = kept.defined() && kept.numel() > place && !kept.is_meta() &&
                         !(kept.is_cuda() && machine.hollow);
   return readable ? static_cast<const int64_t*>(kept.const_data_ptr())[place] : 0;
 }
 
-using FlashOutputs =
-    std::tuple<Tensor, Tensor, Tensor, Tensor, SymInt, SymInt, Tensor, Tensor, Tensor>;
-using ThreeGrads = std::tuple<Tensor, Tensor, Tensor>;
+namespace {
 
-ThreeGrads first_three(const std::tuple<Tensor, Tensor, Tensor, Tensor>& grads) {
-  return {std::get<0>(grads), std::get<1>(grads), std::get<2>(grads)};
+void check_devices(const char* method, const Tensor& query, const Tensor& key, const Tensor& value,
+                   const MaybeTensor& bias) {
+  std::optional<Device> common;
+  c10::impl::check_and_update_common_device(common, query, method, "query");
+  c10::impl::check_and_update_common_device(common, key, method, "key");
+  c10::impl::check_and_update_common_device(common, value, method, "value");
+  c10::impl::check_and_update_common_device(common, bias, method, "attn_bias");
 }
 
 // ---- flash: seed and offset side by side on the device ----
@@ -92,12 +82,6 @@ ThreeGrads flash_backward(const Tensor& grad_output, const Tensor& query, const 
 
 // ---- memory-efficient: seed and offset on the host, logsumexp in whole blocks of 32 queries ----
 
-constexpr int64_t queries_in_block = 32;
-
-int64_t in_whole_blocks(int64_t queries) {
-  return (queries + queries_in_block - 1) / queries_in_block * queries_in_block;
-}
-
 Tensor in_memory_as_bshd(const Tensor& result) {
   return result.transpose(1, 2).contiguous().transpose(1, 2);
 }
@@ -117,10 +101,10 @@ std::tuple<Tensor, Tensor> attend_in_blocks(const Tensor& query, const Tensor& k
   return {plain ? output : in_memory_as_bshd(output), logsumexp};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> attend_in_blocks_backward(
-    const Tensor& grad_output, const Tensor& query, const Tensor& key, const Tensor& value,
-    const MaybeTensor& bias, const Tensor& output, const Tensor& logsumexp, bool causal,
-    double scale, const Draw& drawn, bool bias_needed) {
+FourGrads attend_in_blocks_backward(const Tensor& grad_output, const Tensor& query,
+                                    const Tensor& key, const Tensor& value, const MaybeTensor& bias,
+                                    const Tensor& output, const Tensor& logsumexp, bool causal,
+                                    double scale, const Draw& drawn, bool bias_needed) {
   const auto [grad_query, grad_key, grad_value, grad_bias] = attend_backward(
       grad_output, query, key, value, bias, output,
       logsumexp.narrow(-1, 0, query.size(2)).contiguous(), causal, scale, drawn, bias_needed);
@@ -128,10 +112,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attend_in_blocks_backward(
           grad_bias};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> efficient(const Tensor& query, const Tensor& key,
-                                                     const Tensor& value, const MaybeTensor& bias,
-                                                     bool compute_logsumexp, double dropout,
-                                                     bool causal, std::optional<double> scale) {
+FourGrads efficient(const Tensor& query, const Tensor& key, const Tensor& value,
+                    const MaybeTensor& bias, bool compute_logsumexp, double dropout, bool causal,
+                    std::optional<double> scale) {
   check_devices("wrapper_CUDA___scaled_dot_product_efficient_attention", query, key, value, bias);
   const auto numbers = query.size(0) * query.size(1) * query.size(2) * key.size(2);
   const auto drawn = draw(dropout, numbers, query.get_device());
@@ -140,11 +123,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> efficient(const Tensor& query, const 
   return {output, logsumexp, kept_on_host(drawn.seed), kept_on_host(drawn.offset)};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> efficient_backward(
-    const Tensor& grad_output, const Tensor& query, const Tensor& key, const Tensor& value,
-    const Tensor& bias, const Tensor& output, const Tensor& logsumexp, const Tensor& seed,
-    const Tensor& offset, double dropout, std::array<bool, 4> needed, bool causal,
-    std::optional<double> scale) {
+FourGrads efficient_backward(const Tensor& grad_output, const Tensor& query, const Tensor& key,
+                             const Tensor& value, const Tensor& bias, const Tensor& output,
+                             const Tensor& logsumexp, const Tensor& seed, const Tensor& offset,
+                             double dropout, std::array<bool, 4> needed, bool causal,
+                             std::optional<double> scale) {
   if (!grad_output.defined()) {
     return {};
   }
@@ -162,6 +145,8 @@ std::tuple<Tensor, Tensor> attend_for_cudnn(const Tensor& query, const Tensor& k
   auto [output, logsumexp] = attend(query, key, value, bias, causal, scale, drawn);
   return {output, logsumexp_needed ? logsumexp.unsqueeze(-1) : Tensor()};
 }
+
+}  // namespace
 
 FlashOutputs cudnn(const Tensor& query, const Tensor& key, const Tensor& value,
                    const MaybeTensor& bias, bool compute_logsumexp, double dropout, bool causal,
@@ -194,8 +179,6 @@ ThreeGrads cudnn_backward(const Tensor& grad_output, const Tensor& query, const 
                              output, logsumexp.squeeze(-1), causal, scale_of(query, scale),
                              Draw{dropout, number_in(seed), number_in(offset)}, false));
 }
-
-}  // namespace
 
 ANYDEVICE_IMPL(aten, CUDA, m) {
   m.impl("_scaled_dot_product_flash_attention", &flash);

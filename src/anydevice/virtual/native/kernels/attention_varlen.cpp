@@ -1,18 +1,8 @@
 // Attention over sequences of different lengths laid end to end ([total, H, D], with the cumulative
 // lengths beside it), and the entries that flash and memory-efficient attention share with it.
-#include "on_host.h"
+#include "attention.h"
 
 namespace anydevice::kernels {
-namespace {
-
-// Which keys a query sees. Flash counts positions from the end of both sequences (bottom right).
-struct Window {
-  bool causal = false;  // from the top left
-  int64_t before = -1;  // keys before and after its own position; -1: all
-  int64_t after = -1;
-  bool from_end = true;
-};
-
 Window flash_window(bool causal, std::optional<SymInt> left, std::optional<SymInt> right) {
   const auto number = [](const std::optional<SymInt>& size) {
     return size ? size->expect_int() : int64_t(-1);
@@ -20,7 +10,11 @@ Window flash_window(bool causal, std::optional<SymInt> left, std::optional<SymIn
   return {false, number(left), causal ? 0 : number(right), true};
 }
 
+namespace {
+
 enum CustomMask : int64_t { no_mask = 0, causal_from_top_left = 1, causal_from_bottom_right = 2 };
+
+}  // namespace
 
 Window efficient_window(int64_t mask, std::optional<int64_t> size) {
   const auto before = size.value_or(0) > 0 ? *size - 1 : -1;
@@ -29,6 +23,8 @@ Window efficient_window(int64_t mask, std::optional<int64_t> size) {
   }
   return {false, before, mask == no_mask ? -1 : 0, mask != causal_from_top_left};
 }
+
+namespace {
 
 // The window, and ALiBi's slopes, as a bias on [.., Sq, Sk]. Undefined where neither is there.
 MaybeTensor bias_of(const Window& window, const MaybeTensor& bias, const MaybeTensor& slopes,
@@ -58,6 +54,8 @@ MaybeTensor bias_of(const Window& window, const MaybeTensor& bias, const MaybeTe
 // [B, S, H, D] of the outside, [B, H, S, D] of attend().
 Tensor heads_first(const Tensor& tensor) { return tensor.transpose(1, 2); }
 
+}  // namespace
+
 std::tuple<Tensor, Tensor> attend_windowed(const Tensor& query, const Tensor& key,
                                            const Tensor& value, const MaybeTensor& bias,
                                            const MaybeTensor& slopes, const Window& window,
@@ -68,10 +66,11 @@ std::tuple<Tensor, Tensor> attend_windowed(const Tensor& query, const Tensor& ke
   return {laid_out_like(query, heads_first(output)), logsumexp};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> attend_windowed_backward(
-    const Tensor& grad_output, const Tensor& query, const Tensor& key, const Tensor& value,
-    const MaybeTensor& bias, const Tensor& output, const Tensor& logsumexp, const Window& window,
-    double scale, const Draw& drawn, bool bias_needed) {
+FourGrads attend_windowed_backward(const Tensor& grad_output, const Tensor& query,
+                                   const Tensor& key, const Tensor& value, const MaybeTensor& bias,
+                                   const Tensor& output, const Tensor& logsumexp,
+                                   const Window& window, double scale, const Draw& drawn,
+                                   bool bias_needed) {
   const auto all = bias_of(window, bias, {}, query.size(1), key.size(1), query);
   auto [grad_query, grad_key, grad_value, grad_bias] = attend_backward(
       heads_first(grad_output), heads_first(query), heads_first(key), heads_first(value), all,
@@ -82,6 +81,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attend_windowed_backward(
 }
 
 // ---- sequences laid end to end ----
+
+namespace {
 
 struct Span {
   int64_t query, queries, key, keys;  // where each begins and how long it is
@@ -116,7 +117,8 @@ Draw draw_of(const Draw& drawn, size_t sequence) {
   return {drawn.dropout, drawn.seed, drawn.offset + static_cast<int64_t>(sequence)};
 }
 
-// logsumexp is [H, total].
+}  // namespace
+
 std::tuple<Tensor, Tensor> attend_each(const Tensor& query, const Tensor& key, const Tensor& value,
                                        const Tensor& query_ends, const Tensor& key_ends,
                                        const MaybeTensor& keys_used, const MaybeTensor& slopes,
@@ -166,7 +168,6 @@ ThreeGrads attend_each_backward(const Tensor& grad_output, const Tensor& query, 
   return {grad_query, grad_key, grad_value};
 }
 
-// Memory-efficient attention keeps logsumexp as [B, H, whole blocks of queries], however they lie.
 Tensor by_sequence(const Tensor& logsumexp, const Tensor& query_ends, int64_t most) {
   auto result = at::full({query_ends.size(0) - 1, logsumexp.size(0), in_whole_blocks(most)},
                          std::numeric_limits<double>::infinity(), logsumexp.options());
@@ -189,5 +190,4 @@ Tensor end_to_end(const Tensor& by_sequence, const Tensor& query_ends, int64_t t
   return result;
 }
 
-}  // namespace
 }  // namespace anydevice::kernels

@@ -1,5 +1,5 @@
 // _flash_attention_* and _efficient_attention_*: what nested tensors and flash-attention code call.
-#include "on_host.h"
+#include "attention.h"
 
 namespace anydevice::kernels {
 namespace {
@@ -149,11 +149,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, SymInt, SymInt> efficient_forward(
   return {output, logsumexp, kept_on_host(drawn.seed), kept_on_host(drawn.offset), queries, keys};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> efficient_attend_backward(
-    const Tensor& grad_output, const Tensor& query, const Tensor& key, const Tensor& value,
-    const MaybeTensor& bias, const Tensor& output, const Tensor& logsumexp,
-    const MaybeTensor& query_ends, const MaybeTensor& key_ends, const Window& window, double scale,
-    const Draw& drawn, bool bias_needed) {
+FourGrads efficient_attend_backward(const Tensor& grad_output, const Tensor& query,
+                                    const Tensor& key, const Tensor& value, const MaybeTensor& bias,
+                                    const Tensor& output, const Tensor& logsumexp,
+                                    const MaybeTensor& query_ends, const MaybeTensor& key_ends,
+                                    const Window& window, double scale, const Draw& drawn,
+                                    bool bias_needed) {
   if (!given(query_ends)) {
     return attend_windowed_backward(grad_output, query, key, value, bias, output, logsumexp, window,
                                     scale, drawn, bias_needed);
@@ -165,12 +166,14 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> efficient_attend_backward(
   return {grad_query.unsqueeze(0), grad_key.unsqueeze(0), grad_value.unsqueeze(0), Tensor()};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> efficient_backward_varlen(
-    const Tensor& grad_output, const Tensor& query, const Tensor& key, const Tensor& value,
-    const MaybeTensor& bias, const Tensor& output, const MaybeTensor& query_ends,
-    const MaybeTensor& key_ends, SymInt, SymInt, const Tensor& logsumexp, double dropout,
-    const Tensor& seed, const Tensor& offset, int64_t custom_mask, bool bias_needed,
-    std::optional<double> scale, std::optional<int64_t>, std::optional<int64_t> window, bool) {
+FourGrads efficient_backward_varlen(const Tensor& grad_output, const Tensor& query,
+                                    const Tensor& key, const Tensor& value, const MaybeTensor& bias,
+                                    const Tensor& output, const MaybeTensor& query_ends,
+                                    const MaybeTensor& key_ends, SymInt, SymInt,
+                                    const Tensor& logsumexp, double dropout, const Tensor& seed,
+                                    const Tensor& offset, int64_t custom_mask, bool bias_needed,
+                                    std::optional<double> scale, std::optional<int64_t>,
+                                    std::optional<int64_t> window, bool) {
   if (!grad_output.defined()) {
     return {};
   }

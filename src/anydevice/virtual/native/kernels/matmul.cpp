@@ -139,7 +139,7 @@ Tensor scaled_grouped_mm(const Tensor& self, const Tensor& other, const Tensor& 
               "Only bf16 high precision output types are supported for grouped gemm");
   const auto out = at::native::create_grouped_gemm_output_tensor(self, other, offsets, type);
   if (self.dim() == 2 && other.dim() == 2) {
-    // The groups divide what is summed over, so each group has scales of its own.
+    // The groups divide what is summed over, so each group has separate scales.
     const auto groups = offsets->size(0);
     const auto rows = self_scale.view({groups, -1, 1}), columns = other_scale.view({groups, 1, -1});
     const auto products = at::_grouped_mm(self.to(at::kFloat), other.to(at::kFloat), offsets);

@@ -200,40 +200,26 @@ using OfTwo = Tensor(const Tensor&, const Tensor&);
 using WithScalar = Tensor(const Tensor&, const Scalar&);
 
 void list_foreach(Table& table) {
-  const auto add = [&](const std::string& op) {
-    table.emplace(
-        "_foreach_" + op,
-        where(&lists_are_alike, c10::KernelFunction::makeFromBoxedFunction<&like_the_first>()));
+  const auto first = c10::KernelFunction::makeFromBoxedFunction<&like_the_first>();
+  const auto add = [&](const std::string& name, const char* overload) {
+    table.emplace("_foreach_" + name + overload, where(&lists_are_alike, first));
+    table.emplace("_foreach_" + name + "_" + overload, where(&lists_are_alike, first));
   };
-  for (const auto* name : {"add", "sub", "mul", "div"}) {
-    for (const auto* with : {"Scalar", "List", "ScalarList"}) {
-      for (const auto* written : {"", "_"}) {
-        add(std::string(name) + written + "." + with);
-      }
+  for (const auto* overload : {".Scalar", ".List", ".ScalarList"}) {
+    for (const auto* name : {"add", "sub", "mul", "div"}) {
+      add(name, overload);
     }
   }
-  for (const auto* op : {"addcmul.Scalar",
-                         "addcmul_.Scalar",
-                         "addcmul.ScalarList",
-                         "addcmul_.ScalarList",
-                         "addcdiv.Scalar",
-                         "addcdiv_.Scalar",
-                         "addcdiv.ScalarList",
-                         "addcdiv_.ScalarList",
-                         "lerp.Scalar",
-                         "lerp_.Scalar",
-                         "lerp.List",
-                         "lerp_.List",
-                         "sqrt",
-                         "sqrt_",
-                         "neg",
-                         "neg_",
-                         "reciprocal",
-                         "reciprocal_",
-                         "maximum.List",
-                         "maximum_.List"}) {
-    add(op);
+  for (const auto* name : {"addcmul", "addcdiv"}) {
+    add(name, ".Scalar");
+    add(name, ".ScalarList");
   }
+  add("lerp", ".Scalar");
+  add("lerp", ".List");
+  for (const auto* name : {"sqrt", "neg", "reciprocal"}) {
+    add(name, "");
+  }
+  add("maximum", ".List");
 }
 
 Table make_table() {

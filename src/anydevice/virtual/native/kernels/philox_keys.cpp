@@ -1,5 +1,5 @@
-// torch.func._random: numbers told by a key alone, a tensor of [seed, offset]. One Philox block
-// gives four numbers, or two doubles; the n-th block of a key is the one at its offset + n.
+// torch.func._random: numbers that depend on a key alone, a tensor of [seed, offset]. One Philox
+// block gives four numbers, or two doubles; the n-th block of a key is the one at its offset + n.
 #include "kernel.h"
 
 #include <ATen/Dispatch.h>

@@ -1,19 +1,13 @@
 // cuDNN's recurrent networks: whole layers in one call. Forward is the CPU's own RNN, bit for bit;
 // backward runs it once more under autograd, so nothing but the dropout's seed has to be kept.
-#include "on_host.h"
+#include "rnn.h"
+#include "attention.h"  // dropout_factors(), number_in()
 
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/autograd.h>
 
 namespace anydevice::kernels {
 namespace {
-
-enum RnnMode : int64_t {
-  rnn_relu = 0,
-  rnn_tanh = 1,
-  rnn_lstm = 2,
-  rnn_gru = 3
-};  // cuDNN's numbers
 
 struct Rnn {
   int64_t mode, hidden_size, proj_size, layers, weights_per_layer;

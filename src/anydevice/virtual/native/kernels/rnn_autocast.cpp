@@ -1,6 +1,6 @@
-// Autocast's way into cuDNN's recurrent networks: half precision whatever it was told, and the
-// weights cast into one buffer of the order that cuDNN wants. PyTorch's own asks cuDNN for that
-// order, and so needs a card.
+// Autocast's way into cuDNN's recurrent networks: always half precision, also under autocast to
+// another type, and the weights cast into one buffer in cuDNN's order. PyTorch's own kernel asks
+// cuDNN for that order, and so needs a card.
 #include "kernel.h"
 
 #include <ATen/autocast_mode.h>

@@ -1,6 +1,6 @@
 // The way from torch.lstm, gru, rnn_tanh and rnn_relu to _cudnn_rnn: the stubs that PyTorch calls
 // when cuDNN accepts the input, which otherwise live in its CUDA library.
-#include "kernel.h"
+#include "rnn.h"
 
 #include <ATen/native/RNN.h>
 

@@ -13,7 +13,7 @@ ScalarType wider(ScalarType type) {
                                                     : type;
 }
 
-// What a wide result is rounded to, told from the narrow type among the arguments.
+// What a wide result is rounded to: the narrow type among the arguments.
 ScalarType narrower(ScalarType result, ScalarType narrow) {
   const auto real = narrow == at::kBFloat16 ? at::kBFloat16 : at::kHalf;
   return result == at::kFloat ? real : result == at::kComplexFloat ? at::kComplexHalf : result;

@@ -5,8 +5,27 @@
 
 #include <sstream>
 #include <string>
+#include <tuple>
 
 namespace anydevice::memory {
+
+ANYDEVICE_API void anydevice_memory_use_pool(int device, int64_t first, int64_t second) {
+  use_pool(static_cast<DeviceIndex>(device), {first, second});
+}
+
+ANYDEVICE_API void anydevice_memory_pool_in_use(int device, int64_t* first, int64_t* second) {
+  std::tie(*first, *second) = pool_in_use(static_cast<DeviceIndex>(device));
+}
+
+// What this thread allocates is not counted: a graph's replay works in memory that it has already.
+ANYDEVICE_API void anydevice_memory_count(int counted) { count_in_this_thread(counted != 0); }
+
+ANYDEVICE_API int anydevice_memory_is_caching() { return is_caching(); }
+ANYDEVICE_API void anydevice_memory_set_caching(int on) { set_caching(on != 0); }
+
+ANYDEVICE_API const char* anydevice_memory_tell_history(Historian heard) {
+  return attempt([&] { set_historian(heard); });
+}
 
 // The names of the figures of anydevice_memory_stats in their order, one a line, in the form
 // "allocated_bytes.all.current"; a dot is a level of torch._C._cuda_memoryStats's dictionary.
@@ -57,14 +76,14 @@ ANYDEVICE_API const char* anydevice_memory_stats(int device, int64_t* out) {
   });
 }
 
-// The segments of a device as JSON, with the keys of torch.cuda.memory_snapshot(); of the pool {0,
-// 0} those of all pools. The text lives until this thread asks again.
+// The segments of a device as JSON, with the keys of torch.cuda.memory_snapshot(): of one pool, or
+// of all for {0, 0}. The text lives until this thread asks again.
 ANYDEVICE_API const char* anydevice_memory_snapshot(int device, int64_t first, int64_t second) {
   static thread_local std::string text;
   std::ostringstream json;
   const char* between_segments = "[";
   const auto segments = of(static_cast<DeviceIndex>(device)).snapshot({first, second});
-  tell_history(static_cast<DeviceIndex>(device));
+  report_history(static_cast<DeviceIndex>(device));
   for (const auto& segment : segments) {
     json << between_segments << "{\"device\": " << device << ", \"address\": " << segment.address
          << ", \"total_size\": " << segment.total << ", \"allocated_size\": " << segment.allocated

@@ -64,7 +64,7 @@ inline void link(Block* before, Block* block, Block* after) {
 }
 
 struct Pool {
-  explicit Pool(bool small, PoolId owner = kCommonPool) : small(small), owner(owner) {}
+  explicit Pool(bool of_small, PoolId owned_by = kCommonPool) : small(of_small), owner(owned_by) {}
   const bool small;
   const PoolId owner;
   bool no_split = false;
@@ -82,8 +82,7 @@ struct Pool {
 
 // Lives while it is used, and then until the last of its segments is given back.
 struct PrivatePool {
-  PrivatePool(PoolId id, PoolOptions options)
-      : options(options), small(true, id), large(false, id) {
+  PrivatePool(PoolId id, PoolOptions chosen) : options(chosen), small(true, id), large(false, id) {
     for (Pool* pool : {&small, &large}) {
       pool->no_split = options.no_split;
       pool->reserved = &reserved;

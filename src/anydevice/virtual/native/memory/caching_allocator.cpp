@@ -338,8 +338,8 @@ void CachingAllocator::record_stream(Block* block, int64_t stream) {
   }
 }
 
-// The card looks whether other streams are done with a block at the next allocation. Here all work
-// is done by then, as it is on a card that has kept up.
+// At the next allocation the card looks whether other streams have finished with a block. Here they
+// always have, as on a card that has kept up.
 void CachingAllocator::finish_awaiting() {
   for (Block* block : awaiting_) {
     block->awaiting = false;

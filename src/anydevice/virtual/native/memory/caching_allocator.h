@@ -158,7 +158,7 @@ class CachingAllocator {
   Statistics statistics() const;
   void reset_accumulated();
   void reset_peak();
-  int64_t highest() const;  // most bytes ever allocated at a time, whatever was reset since
+  int64_t highest() const;  // most bytes ever allocated at a time, in spite of resets
   std::vector<SegmentInfo> snapshot(PoolId pool = kCommonPool);  // the common one: of all
   size_t largest_cached() const;
 

@@ -50,7 +50,7 @@ std::string own_group(const std::string& hierarchy) {
   return "";
 }
 
-// One group's limit, a container's or a job's: what files take of it can be had back.
+// One group's limit, a container's or a job's: memory that caches files counts as free.
 struct Group {
   std::string folder, limit, used, files;
 

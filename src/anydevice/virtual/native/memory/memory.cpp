@@ -2,7 +2,6 @@
 // whether it has the memory; the bytes themselves are plain host memory (none when hollow).
 #include "memory.h"
 #include "blocks.h"
-#include "c_api.h"
 #include "slab.h"
 
 #include <c10/core/AllocatorConfig.h>
@@ -12,7 +11,6 @@
 #include <mutex>
 #include <sstream>
 #include <string>
-#include <tuple>
 
 namespace anydevice {
 namespace memory {
@@ -55,7 +53,7 @@ void reconfigure() {
 }
 
 // PyTorch's own parser reads PYTORCH_ALLOC_CONF, at any time. It has to know the names that only
-// the CUDA build registers, and to tell the models when something changes.
+// the CUDA build registers, and to configure the models when something changes.
 void listen_to_settings() {
   auto& keys = Config::getMutableKeys();
   keys.insert({"backend", "release_lock_on_cudamalloc", "pinned_use_cuda_host_register",
@@ -71,9 +69,13 @@ void listen_to_settings() {
   };
 }
 
-// Each device has a range of its own, as the cards of one machine do, where no system puts
-// anything.
+// Each device has its own range, as the cards of one machine do, at addresses that no system uses.
 uint64_t first_address(DeviceIndex device) { return (uint64_t{1} + device) << 42; }
+
+thread_local PoolId pools_in_use[max_gpus];  // {0, 0}: the common one
+thread_local bool counting = true;
+std::atomic<bool> caching{true};
+std::atomic<Historian> historian{nullptr};
 
 }  // namespace
 
@@ -88,7 +90,32 @@ CachingAllocator& of(DeviceIndex device) {
   return *all.made[device];
 }
 
-const CachingAllocator* if_used(DeviceIndex device) { return models().made[device].load(); }
+CachingAllocator* if_used(DeviceIndex device) { return models().made[device].load(); }
+
+void use_pool(DeviceIndex device, PoolId pool) { pools_in_use[device] = pool; }
+PoolId pool_in_use(DeviceIndex device) { return pools_in_use[device]; }
+
+void count_in_this_thread(bool on) { counting = on; }
+
+bool is_caching() { return caching.load(std::memory_order_relaxed); }
+void set_caching(bool on) { caching = on; }
+
+void set_historian(Historian heard) {
+  for (DeviceIndex device = 0; device < machine.gpus; ++device) {
+    of(device).set_tracing(heard != nullptr);
+  }
+  historian = heard;
+}
+
+// Outside the model's lock: the listener is Python, and may allocate or free in turn.
+void report_history(DeviceIndex device) {
+  if (auto* heard = historian.load(std::memory_order_relaxed); C10_UNLIKELY(heard != nullptr)) {
+    const ErrorAside aside;
+    for (const auto& trace : of(device).take_traces()) {
+      heard(device, &trace);
+    }
+  }
+}
 
 namespace {
 
@@ -124,7 +151,7 @@ std::string format_size(size_t size) {
       "cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)");
 }
 
-void tell_profiler(void* data, int64_t bytes, DeviceIndex device) {
+void report_to_profiler(void* data, int64_t bytes, DeviceIndex device) {
   if (C10_UNLIKELY(c10::memoryProfilingEnabled())) {
     const auto stats = of(device).statistics();
     c10::reportMemoryUsageToProfiler(data, bytes, stats.allocated_bytes[0].current,
@@ -132,7 +159,7 @@ void tell_profiler(void* data, int64_t bytes, DeviceIndex device) {
   }
 }
 
-// The card would have had the memory. Who catches an error and asks for less is served here, too.
+// The card would have had the memory. A program that catches this and asks for less works.
 c10::DataPtr host_memory(size_t size) {
   try {
     if (host_has(size)) {
@@ -145,26 +172,6 @@ c10::DataPtr host_memory(size_t size) {
                    format_size(size),
                    " left. Hollow GPUs take none of it: anydevice.virtual_gpus(hollow=True).");
 }
-
-thread_local PoolId pool_in_use[max_gpus];  // {0, 0}: the common one
-thread_local bool uncounted = false;
-std::atomic<bool> caching{true};
-
-std::atomic<void (*)(int, const Trace*)> historian{nullptr};
-
-}  // namespace
-
-// Outside the model's lock: who listens is Python, and may allocate or free in turn.
-void tell_history(DeviceIndex device) {
-  if (auto* tell = historian.load(std::memory_order_relaxed); C10_UNLIKELY(tell != nullptr)) {
-    const ErrorAside aside;
-    for (const auto& trace : of(device).take_traces()) {
-      tell(device, &trace);
-    }
-  }
-}
-
-namespace {
 
 using OwnedBlock = std::unique_ptr<anydevice::Block, decltype(&release_block)>;
 
@@ -187,24 +194,24 @@ OwnedBlock take(size_t size, DeviceIndex device) {
   OwnedBlock block(new (Slab<anydevice::Block>::take()) anydevice::Block, &release_block);
   block->size = size;
   block->device = device;
-  if (size == 0 || uncounted) {
+  if (size == 0 || !counting) {
     return block;
   }
-  if (C10_UNLIKELY(!caching.load(std::memory_order_relaxed))) {
+  if (C10_UNLIKELY(!is_caching())) {
     take_uncached(*block);
     return block;
   }
   while (block->counted == nullptr) {
     try {
-      block->counted = of(device).allocate(size, current_stream(device), pool_in_use[device]);
+      block->counted = of(device).allocate(size, current_stream(device), pools_in_use[device]);
     } catch (const OutOfMemory& what) {
       if (!release_received()) {
-        tell_history(device);
+        report_history(device);
         throw_out_of_memory(what, device);
       }
     }
   }
-  tell_history(device);
+  report_history(device);
   report({Event::allocate, "alloc", static_cast<int64_t>(size), -1, device});
   return block;
 }
@@ -226,9 +233,9 @@ c10::DataPtr hand_out(OwnedBlock block, c10::DataPtr bytes) {
   void* data = address_of(*block);
   const Device device(c10::kCUDA, block->device);
   if (block->counted) {
-    tell_profiler(data,
-                  static_cast<int64_t>(CachingAllocator::size(static_cast<Block*>(block->counted))),
-                  block->device);
+    report_to_profiler(
+        data, static_cast<int64_t>(CachingAllocator::size(static_cast<Block*>(block->counted))),
+        block->device);
   }
   return {data, block.release(), &release_block, device};
 }
@@ -244,37 +251,12 @@ void give_back(anydevice::Block& block) {
   const auto rounded = static_cast<int64_t>(CachingAllocator::size(counted));
   void* data = address_of(block);
   of(block.device).free(counted);
-  tell_history(block.device);
-  tell_profiler(data, -rounded, block.device);
+  report_history(block.device);
+  report_to_profiler(data, -rounded, block.device);
   report({Event::release, "free", static_cast<int64_t>(block.size), block.device, -1});
 }
 
 }  // namespace
-
-// What this thread allocates on the device comes from this pool.
-ANYDEVICE_API void anydevice_memory_use_pool(int device, int64_t first, int64_t second) {
-  pool_in_use[device] = {first, second};
-}
-
-ANYDEVICE_API void anydevice_memory_pool_in_use(int device, int64_t* first, int64_t* second) {
-  std::tie(*first, *second) = pool_in_use[device];
-}
-
-// What this thread allocates is not counted: a graph's replay works in memory that it has already.
-ANYDEVICE_API void anydevice_memory_count(int counted) { uncounted = counted == 0; }
-
-ANYDEVICE_API int anydevice_memory_is_caching() { return caching; }
-ANYDEVICE_API void anydevice_memory_set_caching(int on) { caching = on != 0; }
-
-ANYDEVICE_API const char* anydevice_memory_tell_history(void (*tell)(int device,
-                                                                     const Trace* trace)) {
-  return attempt([&] {
-    for (DeviceIndex device = 0; device < machine.gpus; ++device) {
-      of(device).set_tracing(tell != nullptr);
-    }
-    historian = tell;
-  });
-}
 
 }  // namespace memory
 
@@ -316,96 +298,6 @@ void reallocate(c10::StorageImpl& storage, size_t bytes) {
   }
   storage.set_data_ptr_noswap(std::move(other));
   storage.set_nbytes(bytes);
-}
-
-namespace {
-
-c10::CachingAllocator::StatArray as_torch(const memory::Stats3& ours) {
-  c10::CachingAllocator::StatArray theirs;
-  for (size_t i = 0; i < ours.size(); ++i) {
-    theirs[i].current = ours[i].current;
-    theirs[i].peak = ours[i].peak;
-    theirs[i].allocated = ours[i].allocated;
-    theirs[i].freed = ours[i].freed;
-  }
-  return theirs;
-}
-
-memory::CachingAllocator& checked(DeviceIndex device) {
-  TORCH_CHECK(device >= 0 && device < machine.gpus, "Invalid device argument ",
-              static_cast<int>(device), ": did you call init?");
-  return memory::of(device);
-}
-
-struct Allocator final : c10::DeviceAllocator {
-  c10::DataPtr allocate(size_t size) override {
-    return anydevice::allocate(size, current_device());
-  }
-
-  void copy_data(void* to, const void* from, size_t size) const override {
-    if (!machine.hollow) {
-      default_copy_data(to, from, size);
-    }
-  }
-
-  bool initialized() override { return true; }
-
-  void emptyCache(c10::MempoolId_t pool) override {
-    for (DeviceIndex device = 0; device < max_gpus; ++device) {
-      if (auto* made = memory::models().made[device].load()) {
-        made->empty_cache({static_cast<int64_t>(pool.first), static_cast<int64_t>(pool.second)});
-        memory::tell_history(device);
-      }
-    }
-  }
-
-  void recordStream(const c10::DataPtr& data, c10::Stream stream) override {
-    if (data.get_deleter() != &release_block) {
-      return;
-    }
-    const auto* block = static_cast<Block*>(data.get_context());
-    if (block->counted) {
-      memory::of(block->device)
-          .record_stream(static_cast<memory::Block*>(block->counted), stream.id());
-    }
-  }
-
-  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(DeviceIndex device) override {
-    const auto ours = checked(device).statistics();
-    c10::CachingDeviceAllocator::DeviceStats stats;
-    stats.allocation = as_torch(ours.allocation);
-    stats.segment = as_torch(ours.segment);
-    stats.active = as_torch(ours.active);
-    stats.inactive_split = as_torch(ours.inactive_split);
-    stats.allocated_bytes = as_torch(ours.allocated_bytes);
-    stats.reserved_bytes = as_torch(ours.reserved_bytes);
-    stats.active_bytes = as_torch(ours.active_bytes);
-    stats.inactive_split_bytes = as_torch(ours.inactive_split_bytes);
-    stats.requested_bytes = as_torch(ours.requested_bytes);
-    stats.oversize_allocations = as_torch({ours.oversize_allocations, {}, {}})[0];
-    stats.oversize_segments = as_torch({ours.oversize_segments, {}, {}})[0];
-    stats.num_alloc_retries = ours.num_alloc_retries;
-    stats.num_ooms = ours.num_ooms;
-    stats.num_sync_all_streams = ours.num_sync_all_streams;
-    stats.num_device_alloc = ours.num_device_alloc;
-    stats.num_device_free = ours.num_device_free;
-    stats.max_split_size = ours.max_split_size;
-    return stats;
-  }
-
-  void resetAccumulatedStats(DeviceIndex device) override { checked(device).reset_accumulated(); }
-  void resetPeakStats(DeviceIndex device) override { checked(device).reset_peak(); }
-
-  std::pair<size_t, size_t> getMemoryInfo(DeviceIndex device) override {
-    return checked(device).free_and_total();
-  }
-};
-
-}  // namespace
-
-c10::DeviceAllocator* allocator() {
-  static auto* instance = new Allocator();
-  return instance;
 }
 
 }  // namespace anydevice

@@ -1,5 +1,20 @@
 // Pools apart from the common one, as CUDA graphs and torch.cuda.MemPool have them, and the record
 // of what the caching allocator's model did, for torch.cuda.memory._snapshot().
+//
+// Note [Private pools]
+// ~~~~~~~~~~~~~~~~~~~~
+// A captured CUDA graph replays with the addresses that it was captured with. No other tensor may
+// get them between two replays, even if the tensors of the capture were freed long ago. So memory
+// that is allocated during a capture, or inside torch.cuda.use_mem_pool(), comes from a private
+// pool: segments that serve only allocations with the same pool id. {0, 0} is the common pool.
+//
+// - A thread chooses the pool for each device (memory::use_pool); each block remembers its pool,
+//   and returns to it when it is freed.
+// - A pool counts its uses (graphs captured with it, a MemPool object). While there are any, a
+//   plain empty_cache() leaves its free segments alone. When there are none, the next one takes
+//   them, and the pool disappears with its last segment: tensors may outlive their graph.
+// - When the card is out of memory, a request of another pool may take a free block from a pool
+//   that allows it (use_on_oom). The block still belongs to the lending pool.
 #include "blocks.h"
 
 #include <algorithm>

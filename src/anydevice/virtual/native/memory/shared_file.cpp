@@ -52,8 +52,8 @@ SharedFile::SharedFile(int descriptor, size_t size, std::string handle)
     close(descriptor);
   }
   TORCH_CHECK(start != MAP_FAILED,
-              "a tensor on a virtual GPU is sent to another process in memory "
-              "that both map, and ",
+              "a tensor on a virtual GPU is sent to another process in memory that "
+              "both map, and ",
               size, " bytes could not be mapped: ", std::strerror(reason));
   start_ = static_cast<char*>(start);
 }
@@ -78,9 +78,9 @@ std::shared_ptr<SharedFile> SharedFile::make(size_t size) {
     close(descriptor);
   }
   TORCH_CHECK(sized,
-              "a tensor on a virtual GPU is sent to another process in memory that both map, "
-              "and ",
-              size, " bytes of such memory could not be had: ", std::strerror(reason));
+              "a tensor on a virtual GPU is sent to another process in memory that "
+              "both map, and ",
+              size, " bytes of such memory could not be made: ", std::strerror(reason));
   auto handle = std::to_string(getpid()) + ":" + std::to_string(descriptor) + ":" +
                 std::to_string(status_of(descriptor).st_ino);
   return std::shared_ptr<SharedFile>(new SharedFile(descriptor, size, std::move(handle)));
@@ -101,10 +101,11 @@ std::shared_ptr<SharedFile> SharedFile::open(const std::string& handle) {
   if (descriptor >= 0 && status.st_ino != inode) {
     close(descriptor);
   }
-  TORCH_CHECK(descriptor >= 0 && status.st_ino == inode,
-              "expected the process that sent a CUDA tensor (", process,
-              ") to keep it until it is "
-              "received, got one that has ended or may not be looked into: keep the sender alive.");
+  TORCH_CHECK(
+      descriptor >= 0 && status.st_ino == inode, "expected the process that sent a CUDA tensor (",
+      process,
+      ") to keep it until it is "
+      "received, got one that has ended or whose files this process may not open: keep the sender alive.");
   std::shared_ptr<SharedFile> file(
       new SharedFile(descriptor, static_cast<size_t>(status.st_size), handle));
   close(descriptor);

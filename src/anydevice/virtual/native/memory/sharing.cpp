@@ -131,7 +131,7 @@ Address send(const at::Tensor& whole) {
   return {piece.file->handle(), static_cast<int64_t>(data), static_cast<int64_t>(piece.offset)};
 }
 
-// What holds an address of its own must not see the bytes move later.
+// Something else is going to keep the address, so the bytes move now and not later.
 void settle(const at::Tensor& tensor) {
   auto& storage = storage_of(tensor);
   auto* block = storage._mutable_data_ptr_no_checks().cast_context<Block>(&release_block);
@@ -178,7 +178,7 @@ void forget_received(void* context) {
   let_go(*received);
 }
 
-// A process that ends frees few of its tensors. The memory stays mapped for those who still use it.
+// A process that ends frees few of its tensors. The memory stays mapped for those still in use.
 void let_go_of_all() {
   if (machine.forked) {
     return;

@@ -1,4 +1,4 @@
-// Small objects with a place of their own. On the heap they would settle in the holes that freed
+// Small objects apart from the heap, where they would settle in the holes that freed
 // tensors leave, and the next tensor of that size would not fit there any more.
 #pragma once
 

@@ -1,8 +1,8 @@
 // Distributions that fill a tensor, one draw for each element: uniform, normal, integers,
 // Bernoulli, … The kernels behind PyTorch's own functions (its dispatch stubs), which do all the
 // checking.
+#include "dispatch/known.h"
 #include "grid_stride.h"
-#include "known.h"
 
 #include <ATen/Dispatch.h>
 #include <ATen/Dispatch_v2.h>

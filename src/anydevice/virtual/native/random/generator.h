@@ -4,7 +4,7 @@
 // sources:
 // - bit for bit: rand and uniform_ (all dtypes), randint and random_, bernoulli (of one probability
 //   or of a tensor), dropout, rrelu, randperm; of multinomial with replacement the words drawn;
-// - but for the last digits, as the card's fast sine, logarithm and exponential cannot be had:
+// - but for the last digits, as the card's fast sine, logarithm and exponential are not available:
 //   randn and normal_ (some 1e-6), log_normal_, exponential_, cauchy_; and where such a digit
 //   decides, geometric_, gamma, Dirichlet, binomial, Poisson and multinomial;
 // - not at all, but repeatable from the seed: Poisson with rates from 64 to 4000, and every op that

@@ -73,7 +73,7 @@ inline double uniform(uint32_t x, uint32_t y) {  // (0, 1]
 
 inline float log_of(float u) {
   const auto bits = std::bit_cast<uint32_t>(u);
-  const int exponent = static_cast<int>(bits - 0x3F3504F3) >> 23;  // the rest is about 1
+  const int exponent = static_cast<int>(bits - 0x3F3504F3) >> 23;  // what remains is about 1
   const float x = std::bit_cast<float>(bits - (static_cast<uint32_t>(exponent) << 23)) - 1;
   const float square = x * x, e = static_cast<float>(exponent);
   float p = 7.0376836292e-2F;

@@ -77,7 +77,7 @@ Tensor& randperm_out_cuda(int64_t n, MaybeGenerator generator, Tensor& result) {
   if (n == 0) {
     return result;
   }
-  // What the card keeps in memory meanwhile, beside the sort's own scratch space.
+  // What the card keeps in memory meanwhile, as well as the sort's scratch space.
   const auto range = at::arange(n, result.options());
   const int bits = key_bits(n);
   const bool narrow = bits <= 32;

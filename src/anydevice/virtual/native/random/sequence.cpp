@@ -15,6 +15,8 @@
 namespace anydevice::random {
 namespace {
 
+using at::Tensor;
+
 #define ANYDEVICE_DISPATCH_REAL_TENSOR(tensor, name, ...)                                 \
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, (tensor).scalar_type(), name, \
                                   __VA_ARGS__)
@@ -108,9 +110,8 @@ void bernoulli_tensor_kernel(const at::TensorBase& self, const at::TensorBase& c
   TORCH_CHECK(at::isFloatingType(chances.scalar_type()),
               "expected probabilities tensor to have floating type, got ", chances.scalar_type());
   const auto type = self.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  const auto converted =
-      at::Tensor(chances).to(at::TensorOptions().device(self.device()).dtype(type));
-  const auto expanded = at::expand_inplace(at::Tensor(self), converted);
+  const auto converted = Tensor(chances).to(at::TensorOptions().device(self.device()).dtype(type));
+  const auto expanded = at::expand_inplace(Tensor(self), converted);
   if (machine.hollow || self.numel() == 0) {
     return;
   }
@@ -124,7 +125,7 @@ void bernoulli_tensor_kernel(const at::TensorBase& self, const at::TensorBase& c
 // ---- one sequence for each element, in the order of the (contiguous) result
 
 template <typename scalar_t, typename Sample>
-void sample_each(const at::Tensor& result, const at::Tensor& parameter, Philox start,
+void sample_each(const Tensor& result, const Tensor& parameter, Philox start,
                  const Sample& sample) {
   const auto source = parameter.contiguous();
   auto* out = result.mutable_data_ptr<scalar_t>();
@@ -160,7 +161,7 @@ double poisson(Sequence& sequence, double lambda) {
   return std::poisson_distribution<uint32_t>(lambda)(sequence);
 }
 
-at::Tensor poisson_cuda(const at::Tensor& lambda, MaybeGenerator generator) {
+Tensor poisson_cuda(const Tensor& lambda, MaybeGenerator generator) {
   auto result = at::empty(lambda.sizes(), lambda.options());
   const auto start = draw(generator, lambda.get_device(), 20);
   if (machine.hollow) {
@@ -182,7 +183,7 @@ at::Tensor poisson_cuda(const at::Tensor& lambda, MaybeGenerator generator) {
   return result;
 }
 
-at::Tensor gamma_cuda(const at::Tensor& alpha, MaybeGenerator generator) {
+Tensor gamma_cuda(const Tensor& alpha, MaybeGenerator generator) {
   auto result = at::empty(alpha.sizes(), alpha.options());
   const auto start = draw(generator, alpha.get_device(), 10);
   if (machine.hollow) {
@@ -204,7 +205,7 @@ at::Tensor gamma_cuda(const at::Tensor& alpha, MaybeGenerator generator) {
   return result;
 }
 
-at::Tensor dirichlet_cuda(const at::Tensor& alpha, MaybeGenerator generator) {
+Tensor dirichlet_cuda(const Tensor& alpha, MaybeGenerator generator) {
   auto result = gamma_cuda(alpha, std::move(generator));
   const auto sum = result.sum(-1, /*keepdim=*/true);
   result.div_(sum);
@@ -219,8 +220,8 @@ at::Tensor dirichlet_cuda(const at::Tensor& alpha, MaybeGenerator generator) {
 // ---- binomial: blocks of 128 threads, each thread draws for 8 elements, 128 apart, in turn
 
 template <typename scalar_t>
-void binomial_elements(const at::Tensor& result, const at::Tensor& counts,
-                       const at::Tensor& chances, Philox start) {
+void binomial_elements(const Tensor& result, const Tensor& counts, const Tensor& chances,
+                       Philox start) {
   constexpr int64_t threads = 128, each = 8;
   using math_t = std::conditional_t<std::is_same_v<scalar_t, double>, double, float>;
   auto* out = result.mutable_data_ptr<scalar_t>();
@@ -236,8 +237,8 @@ void binomial_elements(const at::Tensor& result, const at::Tensor& counts,
       };
       BaseSampler<math_t, decltype(next_uniform)> uniforms(next_uniform);
       const int64_t first = thread / threads * threads * each + thread % threads;
-      for (int64_t i = first, end = std::min(numel, first + threads * each); i < end;
-           i += threads) {
+      const int64_t last = std::min(numel, first + threads * each);
+      for (int64_t i = first; i < last; i += threads) {
         out[i] = static_cast<scalar_t>(sample_binomial<scalar_t, math_t, decltype(next_uniform)>(
             count[i], chance[i], uniforms));
       }
@@ -245,8 +246,7 @@ void binomial_elements(const at::Tensor& result, const at::Tensor& counts,
   });
 }
 
-at::Tensor binomial_cuda(const at::Tensor& counts, const at::Tensor& chances,
-                         MaybeGenerator generator) {
+Tensor binomial_cuda(const Tensor& counts, const Tensor& chances, MaybeGenerator generator) {
   auto result = at::empty(counts.sizes(), counts.options());
   auto iter =  // checks devices and types, broadcasts
       at::TensorIteratorConfig()
@@ -269,7 +269,6 @@ at::Tensor binomial_cuda(const at::Tensor& counts, const at::Tensor& chances,
 
 ANYDEVICE_IMPL(aten, CUDA, m) {
   at::native::bernoulli_tensor_stub.set_cuda_dispatch_ptr(&bernoulli_tensor_kernel);
-  using Tensor = at::Tensor;
   m.impl("bernoulli_.Tensor",
          static_cast<Tensor& (*)(Tensor&, const Tensor&, MaybeGenerator)>(at::native::bernoulli_));
   m.impl("bernoulli.out", &at::native::bernoulli_out);

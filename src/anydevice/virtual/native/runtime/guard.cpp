@@ -174,10 +174,10 @@ int64_t new_stream(DeviceIndex device, int priority) {
 }
 
 void refuse_forked() {
-  TORCH_CHECK(
-      false,
-      "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use "
-      "the 'spawn' start method");
+  TORCH_CHECK(false,
+              "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, "
+              "you must use "
+              "the 'spawn' start method");
 }
 
 // It stays for good: autograd ends the process where a tensor on CUDA is left and no guard.

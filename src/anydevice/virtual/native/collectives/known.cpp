@@ -1,7 +1,7 @@
 // What hollow GPUs know after a collective, where each rank says what this one says: Note [Known
 // values].
+#include "dispatch/known.h"
 #include "collectives.h"
-#include "known.h"
 
 namespace anydevice::collectives {
 namespace {
