@@ -3,12 +3,12 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-quick test-long browser test-distributed stress conformance test-cuda-build test-ecosystem test-ray lint types docs clean
+.PHONY: demo test test-quick test-long browser test-distributed stress conformance test-cuda-build test-ecosystem test-ray lint lint-native lint-native-quick clang types docs clean
 
 demo: .venv/installed
 	$(BIN)/anydevice demo build/demo
 
-test: lint types browser
+test: lint lint-native-quick types browser
 	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not long"
 
 # For each change: without mypy and without the tests that tests/slow.txt names.
@@ -88,6 +88,21 @@ docs: .venv/docs-installed
 lint: .venv/installed
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+
+# The C++ sources: each file compiles alone with g++ and clang++, without a warning, in one format.
+# What was found clean is not compiled again; see tests/native_lint.py, also for what make test does.
+lint-native: .venv/installed clang
+	$(BIN)/python -m tests.native_lint
+
+lint-native-quick: .venv/installed
+	$(BIN)/python -m tests.native_lint --quick
+
+clang:
+	@if ! command -v clang++ >/dev/null; then \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+			{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
+				--no-install-recommends clang >/dev/null; } || \
+			echo "clang could not be installed: g++ alone compiles the C++ sources."; fi; fi
 
 types: .venv/installed
 	$(BIN)/mypy

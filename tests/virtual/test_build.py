@@ -54,3 +54,29 @@ def test_loading_a_library_keeps_it():
     os.utime(library, (0, 0))
     assert build.library() == library
     assert library.stat().st_mtime > time.time() - 60
+
+
+def test_a_folder_of_sources_that_no_unit_lists_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "NATIVE", tmp_path)
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels" / "one.cpp").touch()
+    assert build.units()["kernels"] == [tmp_path / "kernels" / "one.cpp"]
+    (tmp_path / "fresh").mkdir()
+    (tmp_path / "fresh" / "two.cpp").touch()
+    with pytest.raises(build.BuildError, match=r"add fresh to a unit"):
+        build.units()
+
+
+def test_every_source_is_in_one_unit():
+    listed = [file for files in build.units().values() for file in files]
+    assert sorted(listed) == sorted(build.NATIVE.rglob("*.cpp"))
+
+
+def test_a_source_that_moves_to_another_folder_is_another_library(tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "NATIVE", tmp_path)
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "random").mkdir()
+    (tmp_path / "memory" / "one.cpp").write_text("int one;")
+    before = build._key()
+    (tmp_path / "memory" / "one.cpp").rename(tmp_path / "random" / "one.cpp")
+    assert build._key() != before

@@ -1,16 +1,16 @@
-// What the folders of the virtual GPU share:
+// What the folders of the virtual GPU share.
 //
-//   runtime/      devices, streams and events as c10 and ATen see them; what waits; what is
-//   reported dispatch/     the common kernel, which runs an op on aliases of its tensors memory/
-//   the allocator at the CUDA key, over a model of the card's memory random/       the CUDA
-//   generators, and what draws from them collectives/  a c10d backend kernels/      ops that the
-//   common kernel alone would not give as CUDA does
+// - runtime/: devices, streams and events for c10 and ATen; waiting for the device; reports.
+// - dispatch/: the common kernel, which runs an op on aliases of its tensors.
+// - memory/: the allocator at the CUDA key, over a model of the card's memory.
+// - random/: the CUDA generators, and the ops that draw from them.
+// - collectives/: a c10d backend.
+// - kernels/: ops for which the common kernel alone would not do what CUDA does.
 //
-// Every .cpp compiles alone (make lint-native): what files share is declared in a header,
-// everything else is in an anonymous namespace. build.py compiles them in two units, each of which
-// includes the files of some folders, since torch's headers take most of the time. So two files of
-// one unit must not give the same name, or the same macro, to different things; their order does
-// not matter.
+// Every .cpp compiles alone (make lint-native): what files share is declared in a header, and
+// everything else is in an anonymous namespace. build.py compiles two units, each of which includes
+// the files of some folders, since torch's headers take most of the time. So two files of one unit
+// must not give the same name, or the same macro, to different things; their order does not matter.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -262,8 +262,8 @@ void give_back(anydevice::Block& block) {
 
 void release_block(void* context) {
   if (C10_UNLIKELY(machine.forked)) {
-    return;  // a thread of the parent may have held a lock at the fork; the child cannot use it
-             // anyway
+    // A thread of the parent may have held a lock at the fork, and the child cannot use the block.
+    return;
   }
   auto* block = static_cast<Block*>(context);
   if (C10_UNLIKELY(block->shared) && await_receivers(*block)) {
