@@ -15,7 +15,7 @@ struct HostTimer final : c10d::Timer {
   }
 };
 
-// A CUDA build has registered one of its own, which asks the driver.
+// A CUDA build has registered its timer, which asks the driver.
 const bool registered = [] {
   c10d::TimerRegistry()->Register(
       c10::kCUDA,

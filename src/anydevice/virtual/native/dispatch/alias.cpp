@@ -1,6 +1,5 @@
 // Making aliases and undoing them. An alias shares no code path with its original: views take their
-// device from the storage, so the alias has a CPU storage of its own, kept with the bytes it stands
-// for.
+// device from the storage, so the alias has a CPU storage, kept with the bytes it stands for.
 #include "alias.h"
 
 #include <ATen/NestedTensorImpl.h>

@@ -1,5 +1,5 @@
-// Attention over sequences of different lengths laid end to end ([total, H, D], with the cumulative
-// lengths beside it), and the entries that flash and memory-efficient attention share with it.
+// Attention over sequences of different lengths laid end to end ([total, H, D], with a tensor of
+// the cumulative lengths), and with windows. Its entries are in attention_varlen_entries.cpp.
 #include "attention.h"
 
 namespace anydevice::kernels {

@@ -1,4 +1,4 @@
-// Dropout and rrelu, in the order of their own CUDA kernels.
+// Dropout and rrelu, in the order of their CUDA kernels.
 #include "grid_stride.h"
 
 #include <ATen/Dispatch.h>

@@ -67,9 +67,9 @@ inline double uniform(uint32_t x, uint32_t y) {  // (0, 1]
   return static_cast<double>(bits) * 0x1p-53 + 0x1p-54;
 }
 
-// Box–Muller. The card takes its sine and cosine from a table with about 21 good bits, which cannot
-// be had here: normals agree to that. The polynomials are Cephes'; as loops without calls and
-// branches they vectorise, if the compiler need not mind errno and floating-point traps.
+// Box–Muller. The card takes its sine and cosine from a table with about 21 good bits, which is
+// not public: normals agree to that. The polynomials are Cephes'; as loops without calls and
+// branches they vectorise, if the compiler may ignore errno and floating-point traps.
 
 inline float log_of(float u) {
   const auto bits = std::bit_cast<uint32_t>(u);

@@ -1,4 +1,4 @@
-// randperm and multinomial, in the order of their own CUDA kernels.
+// randperm and multinomial, in the order of their CUDA kernels.
 #include "grid_stride.h"
 
 #include <ATen/Dispatch.h>
