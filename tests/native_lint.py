@@ -28,7 +28,10 @@ from anydevice.virtual import build
 KEPT = Path(__file__).parent.parent / "build" / "native-lint"
 COMPILERS = ("g++", "clang++")
 REVERSED = "g++ reversed"  # what is remembered of the quick way
-FLAGS = ("-std=c++20", "-Wall", "-Wextra", "-Wshadow")
+FLAGS = (
+    *("-std=c++20", "-Wall", "-Wextra", "-Wshadow"),
+    "-Wno-inconsistent-missing-override",  # torch 2.11 does not have all that 2.13 has us override
+)
 FORMATTER = "14"  # clang-format's version: others lay out some lines in another way
 FEW = 8
 
@@ -69,14 +72,19 @@ def report(what: str, files: list[Path], check: Callable[[], list[str]]) -> bool
 
 def alone(compiler: str, files: list[Path]) -> list[str]:
     """What the compiler says about each file; remembers those about which it says nothing."""
+    states = states_of(compiler, files)  # before: a file may change meanwhile
     compile_ = [compiler, *FLAGS, *includes(), "-fsyntax-only", "-include", precompiled(compiler)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         said = list(pool.map(lambda file: messages([*compile_, str(file)]), files))
-    remember(compiler, [file for file, text in zip(files, said, strict=True) if not text])
+    remember(
+        compiler,
+        {key: was for (key, was), text in zip(states.items(), said, strict=True) if not text},
+    )
     return [text for text in said if text]
 
 
 def in_reverse_order() -> list[str]:
+    states = states_of(REVERSED, native_files("*.cpp"))
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
         commands = []
         for unit, files in build.units().items():
@@ -85,7 +93,7 @@ def in_reverse_order() -> list[str]:
             commands.append(["g++", *FLAGS, *includes(), "-fsyntax-only", str(source)])
         said = [text for text in pool.map(messages, commands) if text]
     if not said:
-        remember(REVERSED, native_files("*.cpp"))
+        remember(REVERSED, states)
     return said
 
 
@@ -125,9 +133,9 @@ def is_clean(how: str, file: Path) -> bool:
     return known().get(how, {}).get(name(file)) == state(how, file)
 
 
-def remember(how: str, files: list[Path]) -> None:
+def remember(how: str, states: dict[str, str]) -> None:
     everything = known()
-    everything.setdefault(how, {}).update({name(file): state(how, file) for file in files})
+    everything.setdefault(how, {}).update(states)
     KEPT.mkdir(parents=True, exist_ok=True)
     (KEPT / "clean.json").write_text(json.dumps(everything, indent=1), "utf-8")
 
@@ -147,6 +155,10 @@ def state(how: str, file: Path) -> str:
     """Names everything that the verdict on a file depends on."""
     own = sorted(reached(file))
     return digest(described(how.split()[0]), *map(name, own), *map(content, own))
+
+
+def states_of(how: str, files: list[Path]) -> dict[str, str]:
+    return {name(file): state(how, file) for file in files}
 
 
 def reached(file: Path) -> set[Path]:

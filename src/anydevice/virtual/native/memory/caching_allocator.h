@@ -160,7 +160,6 @@ class CachingAllocator {
   void reset_peak();
   int64_t highest() const;  // most bytes ever allocated at a time, in spite of resets
   std::vector<SegmentInfo> snapshot(PoolId pool = kCommonPool);  // the common one: of all
-  size_t largest_cached() const;
 
   static uint64_t address(const Block* block);
   static size_t size(const Block* block);

@@ -19,7 +19,6 @@ class SharedFile {
 
   const std::string& handle() const { return handle_; }  // process:descriptor:inode
   char* at(size_t offset) const { return start_ + offset; }
-  size_t size() const { return size_; }
   size_t offset_of(const void* data) const { return static_cast<const char*>(data) - start_; }
 
  private:

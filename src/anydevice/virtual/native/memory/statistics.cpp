@@ -118,17 +118,6 @@ std::vector<SegmentInfo> CachingAllocator::snapshot(PoolId id) {
   return segments;
 }
 
-size_t CachingAllocator::largest_cached() const {
-  std::lock_guard lock(mutex_);
-  size_t largest = 0;
-  for (const Pool* pool : {small_.get(), large_.get()}) {
-    for (const Block* block : pool->free) {
-      largest = std::max(largest, block->size);
-    }
-  }
-  return largest;
-}
-
 uint64_t CachingAllocator::address(const Block* block) { return block->address; }
 size_t CachingAllocator::size(const Block* block) { return block->size; }
 

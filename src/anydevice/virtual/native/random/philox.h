@@ -28,7 +28,7 @@ using Words = std::array<std::array<uint32_t, block_threads>, 4>;
 #define ANYDEVICE_VECTORISED \
   __attribute__((target_clones("avx512f", "avx2", "default"), optimize("O3", "fp-contract=off")))
 #else
-#define ANYDEVICE_VECTORISED
+#define ANYDEVICE_VECTORISED [[maybe_unused]]
 #endif
 
 // `counter` is offset / 4 plus the number of the call; threads first_thread … + threads - 1.
