@@ -1,4 +1,4 @@
-"""The largest batch that fits a card: found by a few hollow runs, since memory grows evenly."""
+"""The largest batch that fits a card: found by a few hollow runs, since memory grows linearly."""
 
 from __future__ import annotations
 
