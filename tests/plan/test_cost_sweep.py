@@ -44,7 +44,7 @@ def test_the_runs_that_will_not_fit_are_named_and_none_is_started(
     assert [(run.batch, run.width) for run in planned.too_large] == [(1_000_000, 4000)]
     assert not planned.fits
     assert not list(tmp_path.iterdir())
-    assert "one will not fit" in repr(planned)
+    assert "1 will not fit" in repr(planned)
     first = json.loads(json.dumps(planned.to_dict()))["runs"][0]
     assert first["fits"]
     assert first["device_bytes"] > 0

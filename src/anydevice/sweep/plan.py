@@ -27,14 +27,23 @@ STEPS = 2  # from the second on, the optimizer's state takes memory too
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What one run takes, or `why_not`: why it could not be planned."""
+    """What one run takes.
+
+    Attributes:
+        run: The run.
+        fits: Whether it fits; None if it could not be planned.
+        device_bytes: The memory that it takes on the GPU.
+        time: The predicted time of a step.
+        why_not: Why it could not be planned; empty if it was.
+        largest: The largest batch that fits, if it was asked for.
+    """
 
     run: Run
     fits: bool | None = None
     device_bytes: int | None = None
     time: Prediction | None = None
     why_not: str = ""
-    largest: Largest | None = None  # if it was asked for
+    largest: Largest | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -51,7 +60,18 @@ class RunPlan:
 
 @dataclass(repr=False)
 class SweepPlan(Shown):
-    """What `sweep.plan()` returns: what each run takes, in the sweep's order."""
+    """What `sweep.plan()` returns: what each run takes.
+
+    Attributes:
+        gpu: The kind of GPU.
+        parameters: The names of the sweep's parameters.
+        plans: One RunPlan for each run, in the sweep's order.
+
+    Example:
+        >>> planned = sweep.plan("t4")  # doctest: +SKIP
+        >>> planned.fits, [run.key for run in planned.too_large]  # doctest: +SKIP
+        (False, ['4648bf7c44de5703'])
+    """
 
     gpu: str
     parameters: list[str]
@@ -90,9 +110,7 @@ class SweepPlan(Shown):
 
     def _sentence(self) -> str:
         number = len(self.too_large)
-        answer = (
-            f"{number if number > 1 else 'one'} will not fit" if number else "none is too large"
-        )
+        answer = f"{number} will not fit" if number else "none is too large"
         unknown = sum(plan.fits is None and plan.why_not != ON_CPU for plan in self.plans)
         return f"{answer}, {unknown} could not be planned" if unknown else answer
 
