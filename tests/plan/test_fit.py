@@ -54,14 +54,14 @@ def train(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_program_is_stopped_after_its_steps_and_leaves_no_checkpoint(train: Path) -> None:
+def test_a_program_is_stopped_after_its_steps_and_leaves_no_file(train: Path) -> None:
     words = ("plan", "--json", "--gpu", "t4", "--steps", "2", "train.py")
     command = [sys.executable, "-m", "anydevice", *words]
     done = subprocess.run(command, cwd=train, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)["gpus"][0]
     assert (answer["gpu"], answer["steps"], answer["samples"]) == ("t4", 2, 32)
-    assert sorted(path.name for path in train.iterdir()) == ["finally", "train.py"]
+    assert sorted(path.name for path in train.iterdir()) == ["train.py"]
 
 
 def test_the_largest_batch_fits_and_the_next_does_not(train: Path) -> None:
