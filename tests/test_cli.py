@@ -49,7 +49,7 @@ def test_devices_for_an_issue() -> None:
 
 
 def test_run_is_among_the_commands_and_has_help_of_its_own() -> None:
-    assert "An unmodified program, on GPUs that are not there" in anydevice("--help").stdout
+    assert "Run an unmodified program on virtual GPUs" in anydevice("--help").stdout
     assert "--memory SIZE" in anydevice("run", "--help").stdout
 
 

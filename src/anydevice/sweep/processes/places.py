@@ -1,4 +1,4 @@
-"""Where runs go: so many at a time, each with a GPU, several, or a share of one."""
+"""The places for runs: how many run at a time, each with a GPU, several, or a share of one."""
 
 import os
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from anydevice.virtual import enabled
 
 @dataclass(frozen=True)
 class Place:
-    """What one run has of the machine."""
+    """A place for one run: its GPUs, or its share of one."""
 
     gpus: tuple[int, ...] = ()
     share: float = 1.0
@@ -34,7 +34,7 @@ class Place:
 
     @property
     def current(self) -> int | None:
-        """The virtual GPU that `cuda` is for the run: it sees them all."""
+        """The virtual GPU that `cuda` is for the run, which sees all of them."""
         return self.gpus[0] if self.gpus and enabled() else None
 
 
@@ -50,11 +50,11 @@ class Places:
 
     @property
     def threads(self) -> int | None:
-        """How many threads a run has, so that those at work together have the cores once."""
+        """How many threads each run has, so that all runs together use each core once."""
         return max(1, cpu().usable // self.workers) if self.workers > 1 else None
 
     def take(self, run: Run) -> Place | None:
-        """A place for the run, or None while there is none."""
+        """A place for the run, or None while all are taken."""
         if self.used >= self.workers:
             return None
         wanted = gpu_of(run)
@@ -73,7 +73,7 @@ class Places:
         return place
 
     def give_back(self, place: Place) -> None:
-        """The run there has ended."""
+        """Frees the place of a run that has ended."""
         self.used -= 1
         for gpu in place.gpus:
             self.left[gpu] += place.share
@@ -92,7 +92,7 @@ def gpu_of(run: Run) -> int | None:
 
 
 def _share(present: int, workers: int | None, gpus: float | None) -> float:
-    """The GPUs of one run: as asked, else as many runs share one as must for all the workers."""
+    """The GPUs of one run: as asked, or else an equal share for each of the workers."""
     counted = isinstance(workers, int) and not isinstance(workers, bool)
     if workers is not None and (not counted or workers < 1):
         raise UsageError(f"expected 1 or more workers, got {workers!r}.")
@@ -100,9 +100,11 @@ def _share(present: int, workers: int | None, gpus: float | None) -> float:
         return 1 / ceil(workers / present) if present and workers else 1.0
     if not is_number(gpus) or gpus < 0 or (gpus > 1 and gpus != int(gpus)):
         raise UsageError(
-            f"expected gpus, what a run has of them, as a share such as 0.5 or a whole number, got "
+            "expected gpus, the GPUs of each run, as a share such as 0.5 or a whole number, got "
             f"{gpus!r}."
         )
     if gpus > present > 0:
-        raise UsageError(f"expected {gpus:g} GPUs for each run, got a machine that has {present}.")
+        raise UsageError(
+            f"expected a machine with {gpus:g} GPUs for each run, got one with {present}."
+        )
     return gpus

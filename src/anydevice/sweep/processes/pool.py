@@ -59,7 +59,7 @@ class Processes:
                 line.send_bytes(Verdict(verdict).to_json())
 
     def close(self) -> None:
-        """Ends all that is left, and waits until it has ended; a second Ctrl-C does not wait."""
+        """Ends the jobs that are left, and waits for them; a second Ctrl-C does not wait."""
         self._control.close()
         try:
             self._server.wait(GRACE + 10)
@@ -78,7 +78,7 @@ class Processes:
             [sys.executable, "-c", PROGRAM.format(sys.path, other.fileno())],
             pass_fds=[other.fileno()],
             stdin=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is the driver's, which ends the runs in its way
+            start_new_session=True,  # Ctrl-C goes to the driver alone, which ends the runs
         )
         other.close()
         machine = enabled()
@@ -96,7 +96,7 @@ class Processes:
             self._lines[number] = None
 
     def _ended(self) -> Iterator[tuple[int, Report]]:
-        """How runs ended; if the server itself has, all of them have, and there is another one."""
+        """How jobs ended; if the server itself has ended, all have, and another one is started."""
         try:
             endings = [Ended.from_json(self._control.recv_bytes())]
         except (EOFError, OSError):

@@ -22,7 +22,7 @@ from anydevice.sweep.records.provenance import versions
 from anydevice.sweep.records.records import Record, is_to_do, read, write
 from anydevice.sweep.records.tracker import Tracker
 
-ATTEMPTS = 2  # of a run whose process or machine went away
+ATTEMPTS = 2  # at a run whose process or machine goes away
 
 
 def ray_here() -> Any:
@@ -45,9 +45,11 @@ def do(
     workers: int | None,
     gpus: float | None,
 ) -> None:
-    """Does the runs on the cluster; each has a CPU, and `gpus` GPUs if it is for one."""
+    """Does the runs on the cluster; each has a CPU, and `gpus` GPUs if its device is one."""
     if settings.halving:
-        raise UsageError("expected no stop= with engine='ray', which does not ask in between.")
+        raise UsageError(
+            "expected no stop= with engine='ray', where runs cannot ask whether they continue."
+        )
     for run in runs:
         if (gpu_of(run) or -1) > 0:
             raise UsageError(
@@ -131,7 +133,7 @@ class _Cluster:
             self.watcher.epoch(Run(record.parameters), record.last)
 
     def _lost(self, run: Run, error: Exception) -> None:
-        """Its process or machine has gone: once is no fault of the run."""
+        """Does a run again whose process or machine went away; the second time, it has failed."""
         self.attempts[run.key] = self.attempts.get(run.key, 1) + 1
         why = str(error).strip().splitlines()[0]
         if self.attempts[run.key] <= ATTEMPTS:

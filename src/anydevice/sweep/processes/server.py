@@ -1,7 +1,27 @@
-"""A process that has imported torch and done nothing with it, and forks a process for each run.
+"""The process that forks another process for each run of a sweep; started by processes/pool.py.
 
-A run so starts in milliseconds, from a clean state, and gives all its memory back. It is started
-by anydevice.sweep.processes.pool.
+Note [The fork server]
+
+A run needs a process: it may crash, take all memory, or change settings of torch, and the next run
+must not notice. A new Python imports torch for seconds, more than many a run takes. A fork takes
+milliseconds and starts from what is imported. But a process that has used torch cannot be forked:
+its threads are gone in the child, and so is its CUDA context. The user's program, which drives the
+sweep, has mostly used torch.
+
+So the driver starts this server, a fresh Python that imports torch, does nothing with it, and forks
+itself for each job. What connects them:
+
+- The control connection, driver to server: a Setup, then Jobs. With each Job the driver sends one
+  end of a pipe, as a file descriptor; that is the line between the driver and the job's process.
+  The server replies with an Ended for each process. When the driver closes the connection, or dies,
+  the server asks all runs to end, and makes them after GRACE seconds.
+- The wake-up socket: SIGCHLD writes to it, so that one `wait` sees jobs and ends of processes.
+- Each job's process is a process group, so that what it has started (a loader's workers) ends with
+  it, and it asks the kernel to end it when the server does (PR_SET_PDEATHSIG).
+
+`gc.freeze` before a fork keeps the collector from touching what was imported, which would copy all
+its memory into the child. The child ends with os._exit, because taking torch apart would take
+longer than all the above.
 """
 
 import atexit
@@ -20,7 +40,7 @@ from typing import Any, NoReturn
 
 from anydevice.sweep.processes.messages import Ended, Job, Setup
 
-MANY = 3  # runs
+MANY = 3  # runs, after which the server imports what optimizers need
 GRACE = 10.0  # seconds that a run has to write its checkpoint when the sweep ends before it
 
 
@@ -85,7 +105,7 @@ class Server:
                 self.control.send_bytes(Ended(number, code).to_json())
 
     def end_all(self) -> None:
-        """Asks the runs to end, and makes them."""
+        """Asks the runs to end, and after a while makes them."""
         for pid in self.runs:
             _kill_group(pid, signal.SIGTERM)
         deadline = time.monotonic() + GRACE
@@ -104,7 +124,7 @@ def _kill_group(pid: int, number: int) -> None:
 
 
 def _import_torch(machine: dict[str, Any] | None) -> None:
-    """torch, on the virtual GPUs of the process that asks, if it has any."""
+    """Imports torch, with the virtual GPUs of the driver if it has any."""
     if machine:
         from anydevice.virtual.machine import Machine
         from anydevice.virtual.process import environment, import_hook
@@ -115,7 +135,7 @@ def _import_torch(machine: dict[str, Any] | None) -> None:
 
 
 def _import_what_optimizers_need() -> None:
-    """An optimizer imports 800 modules, in a second: once for all runs, where there are many."""
+    """An optimizer imports 800 modules, in a second: once for all runs, if there are many."""
     import torch._dynamo  # noqa: F401
 
     gc.freeze()  # a run's collections would touch, and so copy, all these objects
@@ -148,7 +168,7 @@ def _die_with(parent: int) -> None:
 
 
 def _end(code: int) -> NoReturn:
-    """Ends a run's process without taking all its modules apart, which lasts longer than a fork."""
+    """Ends a process without taking its modules apart, which takes longer than the fork."""
     try:
         atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):

@@ -64,7 +64,7 @@ def run_inside(job: Job, run: Run) -> Run:
 
 
 def carry_out(job: Job, run: Run, tracker: Tracker) -> None:
-    """Runs the experiment to its end, good or bad."""
+    """Runs the experiment to its end, and records how it ended."""
     trackers[run.key] = tracker
     everywhere.append(tracker)
     try:
@@ -89,7 +89,7 @@ def carry_out(job: Job, run: Run, tracker: Tracker) -> None:
 
 
 def seed_all(seed: int) -> None:
-    """Every source of random numbers that an experiment may draw from."""
+    """Seeds every source of random numbers that an experiment may use."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
@@ -149,7 +149,7 @@ def take_resources(resources: Resources) -> None:
 
 
 def write_output_to(path: Path) -> None:
-    """What the run prints goes into its folder, with the trace of a crash."""
+    """Sends what the run prints to a file in its folder, with the trace of a crash."""
     with disk_errors(path):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     for standard in (1, 2):
@@ -161,5 +161,5 @@ def write_output_to(path: Path) -> None:
 
 
 def _asked_to_end(error: SystemExit) -> bool:
-    """As a Trial with checkpoints does after SIGTERM."""
+    """Whether SIGTERM ended it: a Trial with checkpoints then exits so."""
     return error.code == 128 + signal.SIGTERM
