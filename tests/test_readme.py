@@ -5,12 +5,14 @@ import importlib.util
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from functools import cache
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -44,6 +46,7 @@ def python_blocks() -> list[object]:
 @pytest.mark.parametrize("code", python_blocks())
 def test_a_python_block_runs_when_it_is_pasted_alone(code: str, tmp_path: Path) -> None:
     (tmp_path / "pasted.py").write_text(code, "utf-8")
+    shutil.copy(ROOT / "examples" / "gpt.py", tmp_path)  # the tutorial's
     done = python("pasted.py", cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr
 
@@ -169,15 +172,36 @@ def test_both_commands_of_the_readme_are_targets() -> None:
         assert subprocess.run(dry, cwd=ROOT, capture_output=True).returncode == 0
 
 
-@pytest.mark.long
-def test_the_pictures_show_what_the_commands_print_today(tmp_path: Path) -> None:
-    """Figures apart, which differ a little from machine to machine."""
-    spec = importlib.util.spec_from_file_location("pictures", DOCS / "pictures.py")
+def test_the_picture_of_the_rooms_shows_the_order_that_contributing_has() -> None:
+    rooms = loaded(DOCS / "rooms.py")
+    for shade in rooms.SHADES:
+        drawn = (DOCS / "pictures" / f"rooms-{shade}.svg").read_text("utf-8")
+        assert drawn == rooms.drawn(shade), "draw it again: python docs/rooms.py"
+
+
+def test_the_files_that_the_docs_name_exist() -> None:
+    """Full paths from the root, from src/anydevice, or a file's own name."""
+    there = [path.as_posix() for room in ("src", "tests") for path in (ROOT / room).rglob("*.*")]
+    for page in (DOCS / "architecture.md", DOCS / "how-virtual-gpus-work.md"):
+        named = re.findall(r"`([\w/]+\.(?:py|cpp))(?:: \w+)?`", page.read_text("utf-8"))
+        assert named
+        for name in named:
+            assert any(path.endswith(f"/{name}") for path in there), f"{page.name}: {name}"
+
+
+def loaded(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
-    pictures = importlib.util.module_from_spec(spec)
-    sys.modules["pictures"] = pictures
-    spec.loader.exec_module(pictures)
+    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.long
+def test_the_pictures_show_what_the_commands_print_today() -> None:
+    """Figures apart, which differ a little from machine to machine."""
+    pictures = loaded(DOCS / "pictures.py")
     for picture in pictures.PICTURES:
         drawn = pictures.drawn(picture, picture.printed(), pictures.LIGHT)
         there = (DOCS / "pictures" / f"{picture.name}-light.svg").read_text("utf-8")
