@@ -217,7 +217,7 @@ def test_the_command_prints_json_for_a_program() -> None:
         (["--device", "cuda"], "'cuda' is not here"),
         (["--device", "tpu"], "expected a device"),
         (["matmull"], "did you mean matmul?"),
-        (["--report", "nowhere/page.html"], "a folder that is not there"),
+        (["--report", "nowhere/page.html"], "in a folder that does not exist"),
     ],
 )
 def test_wrong_use_is_a_sentence_before_anything_is_measured(words: list[str], hint: str) -> None:
