@@ -1,5 +1,6 @@
 """One table, three faces: rich for a terminal, HTML for a notebook, plain text elsewhere."""
 
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -9,11 +10,19 @@ from io import StringIO
 from rich import box
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType, RenderResult
+from rich.markup import escape as markup_escape
 from rich.table import Table as RichTable
 from rich.text import Span, Text
 
 MANY = 500  # rows of a table
+# Control characters, those that turn the direction of writing, and halves of UTF-16 pairs.
+STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 FEW = 6  # columns: so few are folded rather than put below each other
+
+
+def printable(text: str) -> str:
+    """Text that cannot steer a terminal: ESC is shown as \\x1b, and the like."""
+    return STEERING.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def show(renderable: RenderableType) -> None:
@@ -27,7 +36,7 @@ def show(renderable: RenderableType) -> None:
 
 def show_text(text: str) -> None:
     """Print text; in similar characters where the terminal or file has no Unicode."""
-    encoding = sys.stdout.encoding or "utf-8"
+    text, encoding = printable(text), sys.stdout.encoding or "utf-8"
     try:
         text.encode(encoding)
     except UnicodeEncodeError:
@@ -94,7 +103,7 @@ class Table:
 
     def _as_lines(self) -> Text:
         """The same, plainer, for so many rows that rich would need seconds."""
-        rows = [self.columns, *self.rows]
+        rows = [[*map(printable, row)] for row in (self.columns, *self.rows)]
         widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
         aligned = [name in self.right for name in self.columns]
         head, *body = (
@@ -127,7 +136,7 @@ class Table:
     def as_rich(self, shown: Sequence[int], widths: Sequence[int]) -> RichTable:
         """These columns, at least so wide, for a terminal."""
         table = RichTable(
-            title=self.title or None,
+            title=markup_escape(printable(self.title)) or None,
             title_justify="left",
             box=box.SIMPLE_HEAD,
             collapse_padding=True,
@@ -136,9 +145,10 @@ class Table:
         for place in shown:
             name = self.columns[place]
             aligned: JustifyMethod = "right" if name in self.right else "left"
-            table.add_column(name, justify=aligned, overflow="fold", min_width=widths[place])
+            head = Text(printable(name))  # Text: what users name is never markup
+            table.add_column(head, justify=aligned, overflow="fold", min_width=widths[place])
         for row in self.rows:
-            cells = (Text(row[place]) for place in shown)  # Text: user text is never markup
+            cells = (Text(printable(row[place])) for place in shown)
             table.add_row(*cells)
         return table
 

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import anydevice as ad
+from anydevice.data import idx_format
 from anydevice.data.family import FILES
-from anydevice.data.idx_format import read_idx
+from anydevice.data.idx_format import DamagedFile, read_idx
 
 CODES = {"u1": 8, "i1": 9, "i2": 11, "i4": 12, "f4": 13, "f8": 14}
 
@@ -99,6 +100,32 @@ def test_a_damaged_file_is_named_with_what_was_expected(tmp_path, how: str, sent
     with pytest.raises(ad.data.DamagedFile, match=sentence) as error:
         ad.data.idx(tmp_path)
     assert FILES[1] in str(error.value)
+
+
+def head(kind: int, *shape: int) -> bytes:
+    return struct.pack(f">HBB{len(shape)}I", 0, kind, len(shape), *shape)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (gzip.compress(head(8, 10**5, 11) + bytes(10**7)), "more than are unzipped into memory"),
+        (gzip.compress(head(8, *[2**32 - 1] * 30)), "got 0"),
+        (gzip.compress(head(8, 10) + bytes(10**7)), "expected 10 bytes of data, got more"),
+        (head(8, *[1] * 200) + b"x", "at most 32 dimensions, got 200"),
+        (gzip.compress(head(8, *[1] * 33) + b"x"), "at most 32 dimensions, got 33"),
+        (head(14, 0, *[2**32 - 1] * 9), "says that its shape is"),
+        (gzip.compress(head(14, 0, *[2**32 - 1] * 9)), "says that its shape is"),
+        (head(8, *[2**32 - 1] * 20) + b"x", "got 1"),
+    ],
+)
+def test_headers_that_ask_for_too_much_are_refused(
+    tmp_path, monkeypatch, content: bytes, sentence: str
+) -> None:
+    monkeypatch.setattr(idx_format, "MOST_BYTES", 10**6)
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(DamagedFile, match=sentence):
+        read_idx(tmp_path / "file")
 
 
 def test_images_without_their_labels_are_refused(tmp_path) -> None:

@@ -24,6 +24,21 @@ from anydevice.sweep.sweep import Sweep
 
 OPTIONS = ("workers", "gpus", "fuse", "engine")  # as Sweep.run takes them
 KEYS = ("experiment", "folder", *OPTIONS, "seed", "when", "grid", "sample", "runs", "stop")
+NUMBER = int | float
+WHAT: dict[Any, str] = {
+    str: "text",
+    dict: "a table",
+    list: "a list of tables",
+    bool: "true or false",
+    NUMBER: "a number",
+}
+KINDS: dict[str, Any] = {
+    **dict.fromkeys(("experiment", "folder", "when"), str),
+    **dict.fromkeys(("grid", "sample", "stop"), dict),
+    "runs": list,
+    "gpus": NUMBER,
+    "fuse": bool,
+}
 SPACES: dict[str, Callable[..., Space]] = {
     "uniform": uniform,
     "log_uniform": log_uniform,
@@ -44,6 +59,7 @@ def read_order(path: Path, folder: Path | None = None) -> FileOrder:
     """The sweep that a file describes; `folder` comes before the one that the file names."""
     entry = _toml(path)
     _refuse_strangers(path, entry)
+    _refuse_other_kinds(path, entry)
     experiment = function(_needed(path, entry, "experiment"), path.parent)
     where = folder or entry.get("folder")
     if where is None:
@@ -59,7 +75,8 @@ def read_order(path: Path, folder: Path | None = None) -> FileOrder:
 def function(name: object, folder: Path) -> Callable[..., Any]:
     """The function that module:function names; modules in the file's folder come first."""
     module_name, colon, attribute = str(name).partition(":")
-    if not colon or not module_name or not attribute:
+    parts = (*module_name.split("."), *attribute.split("."))
+    if not colon or not all(part.isidentifier() for part in parts):
         raise UsageError(f"expected a function as module:function, got {name!r}.")
     if str(folder.absolute()) not in sys.path:
         sys.path.insert(0, str(folder.absolute()))
@@ -91,7 +108,7 @@ def _toml(path: Path) -> dict[str, Any]:
         raise UsageError(f"expected a file, got {path}, which does not exist: {hint}") from None
     except IsADirectoryError:
         raise UsageError(f"expected a file of TOML, got {path}, which is a folder.") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"expected a file of TOML, got {path} ({error}).") from error
 
 
@@ -100,6 +117,16 @@ def _refuse_strangers(path: Path, entry: dict[str, Any]) -> None:
         if name not in KEYS:
             hint = did_you_mean(name, KEYS)
             raise UsageError(f"expected entries of a sweep in {path}, got {name!r}: {hint}")
+
+
+def _refuse_other_kinds(path: Path, entry: dict[str, Any]) -> None:
+    for name, value in entry.items():
+        if name in KINDS and not isinstance(value, KINDS[name]):
+            what = WHAT[KINDS[name]]
+            raise UsageError(f"expected {name} as {what} in {path}, got {value!r}.")
+    for number, run in enumerate(entry.get("runs", []), 1):
+        if not isinstance(run, dict):
+            raise UsageError(f"expected a table as run {number} in {path}, got {run!r}.")
 
 
 def _needed(path: Path, entry: dict[str, Any], name: str) -> Any:
@@ -117,12 +144,11 @@ def _runs(path: Path, entry: dict[str, Any]) -> list[Any]:
     if "sample" in entry:
         given = _table(path, entry, "sample")
         count, seed = given.pop("count", None), given.pop("random_seed", 0)
+        if not isinstance(seed, int):
+            raise UsageError(f"expected a whole number as random_seed in {path}, got {seed!r}.")
         drawn = {name: _space(value) for name, value in given.items()}
         runs += sample(count, when=when, random_seed=seed, **drawn)
-    listed = entry.get("runs", [])
-    if not isinstance(listed, list):
-        raise UsageError(f"expected [[runs]], a table for each run, in {path}, got {listed!r}.")
-    runs += [run for run in listed if when is None or when(Run(run))]
+    runs += [run for run in entry.get("runs", []) if when is None or when(Run(run))]
     if not runs:
         raise UsageError(f"expected [grid], [sample] or [[runs]] in {path}, got none.")
     return runs
@@ -130,8 +156,6 @@ def _runs(path: Path, entry: dict[str, Any]) -> list[Any]:
 
 def _table(path: Path, entry: dict[str, Any], name: str) -> dict[str, Any]:
     table = entry[name]
-    if not isinstance(table, dict):
-        raise UsageError(f"expected a table [{name}] in {path}, got {table!r}.")
     if "when" in table:
         raise UsageError(f"expected when = … above [{name}] in {path}, got it inside.")
     return dict(table)
@@ -142,6 +166,8 @@ def _space(given: Any) -> Any:
     if isinstance(given, dict) and len(given) == 1:
         (name, bounds), *_ = given.items()
         if name in SPACES and isinstance(bounds, list) and len(bounds) == 2:
+            if not all(isinstance(bound, int | float) for bound in bounds):
+                raise UsageError(f"expected two numbers for {name}, got {bounds!r}.")
             return SPACES[name](*bounds)
     if isinstance(given, dict):
         raise UsageError(

@@ -65,6 +65,8 @@ def halving(
         >>> halving("accuracy", first=2).is_rung(6)
         True
     """
+    if not isinstance(watch, str):
+        raise UsageError(f"expected the name of a figure to watch, got {watch!r}.")
     if best not in (None, "min", "max") or first < 1 or factor < 2:
         raise UsageError(
             "expected halving with first of 1 or more, a factor of 2 or more and best as 'min' or "

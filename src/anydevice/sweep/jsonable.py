@@ -6,6 +6,7 @@ from typing import Any
 
 from anydevice.errors import UsageError
 
+MOST = 2**1023  # what a float can hold, and so what can be compared and drawn
 NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -17,7 +18,7 @@ def parameter(name: str, value: Any) -> Any:
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
         return {key: parameter(name, part) for key, part in value.items()}
     if value is None or isinstance(value, (str, bool, int)):
-        return value
+        return _not_huge(name, value)
     if isinstance(value, float) and math.isfinite(value):
         return value
     raise UsageError(
@@ -38,19 +39,21 @@ def figure(name: str, value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): figure(name, part) for key, part in value.items()}
     if value is None or isinstance(value, (str, bool, int, float)):
-        return value
+        return _not_huge(name, value)
     raise UsageError(
         f"expected figures that are numbers or text, got {type(value).__name__} for {name!r}."
     )
 
 
 def strict(value: Any) -> Any:
-    """The value for strict JSON: NaN and the infinities as text."""
+    """The value for strict JSON: NaN and the infinities as text, and text as UTF-8 can hold it."""
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode(errors="backslashreplace").decode()
     if isinstance(value, float) and not math.isfinite(value):
         return next(text for text, number in NOT_FINITE.items() if repr(number) == repr(value))
     if isinstance(value, Mapping):
-        return {key: strict(part) for key, part in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
+        return {strict(key): strict(part) for key, part in value.items()}
+    if isinstance(value, Sequence):
         return [strict(part) for part in value]
     return value
 
@@ -68,7 +71,17 @@ def lenient(value: Any) -> Any:
 
 def is_number(value: Any) -> bool:
     """Whether it can be compared and drawn; true and false do not count."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if isinstance(value, int):
+        return not isinstance(value, bool) and abs(value) < MOST
+    return isinstance(value, float)
+
+
+def _not_huge(name: str, value: Any) -> Any:
+    if isinstance(value, int) and abs(value) >= MOST:
+        raise UsageError(
+            f"expected a number below 2**1023 for {name!r}, got one of {value.bit_length()} bits."
+        )
+    return value
 
 
 def _plainer(value: Any) -> Any:

@@ -142,7 +142,7 @@ class Sweep:
                 for record in Results.of(folder):
                     if record.finished:
                         stop.learn(record.key, record.epochs)
-            settings = Settings(folder, shipped, about, self.seed, retry_failed, stop)
+            settings = Settings(folder.absolute(), shipped, about, self.seed, retry_failed, stop)
             with watching(folder, self.runs, left, places.workers, verbose) as watcher:
                 if engine:
                     ray.do(settings, watcher, left, workers, gpus)
@@ -204,7 +204,7 @@ class Sweep:
             raise UsageError(f"expected a run of this sweep, got ({run}).")
         if folder is None:
             raise UsageError("expected a folder for the records, got none: track(run, folder).")
-        folder = Path(folder)
+        folder = Path(folder).absolute()  # the loop may change the working directory
         about = self._enter(folder)
         inside = run.inside(folder_of(folder, run.key), self.seed)
         return Tracker(inside, folder, about)

@@ -69,6 +69,7 @@ class Driver(ABC):
         self.waiting: list[Runs] = []
         self.running: dict[int, tuple[Runs, Place]] = {}
         self.taken: set[int] = set()  # the jobs whose run another sweep had first
+        self.unwritten: dict[str, str] = {}  # why a run, by its key, could not write its record
         self.elsewhere: list[Run] = []  # runs that another sweep has, for now
 
     @abstractmethod
@@ -109,8 +110,10 @@ class Driver(ABC):
     def _hear(self, number: int, report: Report) -> None:
         runs, place = self.running[number]
         match report:
-            case DiskFailed(text):
-                raise RecordError(text)
+            case DiskFailed(text, own):
+                if not own:
+                    raise RecordError(text)
+                self.unwritten |= {run.key: text for run in runs}
             case Notice(text):
                 log.warning(f"anydevice: {text}")
             case Taken():

@@ -143,6 +143,7 @@ class DiskFailed(Report):
     """A record could not be written; the text says which and why."""
 
     text: str
+    own: bool = False  # the run has forbidden itself to write: other runs are unaffected
 
 
 @dataclass(frozen=True)

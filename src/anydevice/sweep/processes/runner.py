@@ -14,6 +14,7 @@ from anydevice.text import signal_name
 
 PATIENCE = 10.0  # seconds
 TAIL = 2000  # characters of a crashed run's output that its record keeps
+LONGEST = 4  # bytes of a character in UTF-8
 
 
 class Runner(Driver):
@@ -48,11 +49,20 @@ class Runner(Driver):
         """Writes down that a run's process ended before the run did."""
         folder, settings = self.settings.folder, self.settings
         record = record or Record(run.key, run.parameters, seed=settings.seed, **settings.about)
-        output = folder_of(folder, run.key) / OUTPUT
-        tail = output.read_text("utf-8", "replace")[-TAIL:] if output.exists() else ""
-        failed = replace(record, state="failed", error=f"{_how(code)}\n{tail}".strip())
+        why = self.unwritten.get(run.key) or _how(code)
+        tail = tail_of(folder_of(folder, run.key) / OUTPUT)
+        failed = replace(record, state="failed", error=f"{why}\n{tail}".strip())
         write(folder, failed)
         return failed
+
+
+def tail_of(output: Path) -> str:
+    """The last of what a run has printed, however much that is."""
+    if not output.is_file():
+        return ""
+    with output.open("rb") as file:
+        file.seek(max(0, output.stat().st_size - LONGEST * TAIL))
+        return file.read(LONGEST * TAIL).decode("utf-8", "replace")[-TAIL:]
 
 
 def left_of(

@@ -1,5 +1,6 @@
 """What happens in the process of a run: its experiment, and the record of it."""
 
+import errno
 import faulthandler
 import os
 import random
@@ -32,6 +33,8 @@ from anydevice.train.callbacks.callback import everywhere
 OUTPUT = "output.txt"
 RANK_OF = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 DISK = 65  # the exit code where a record cannot be written
+# What a run may do to itself, by a limit on its files or another user: the sweep has other runs.
+OWN_LIMITS = (errno.EFBIG, errno.EACCES, errno.EPERM)
 trackers: dict[str, Tracker] = {}  # of the runs that this process does, by their keys
 
 
@@ -51,7 +54,9 @@ def main(job: Job, line: Connection) -> int:
         tracker.start()
         carry_out(job, run, tracker)
     except RecordError as error:
-        line.send_bytes(DiskFailed(str(error)).to_json())
+        cause = error.__cause__
+        own = isinstance(cause, OSError) and cause.errno in OWN_LIMITS
+        line.send_bytes(DiskFailed(str(error), own).to_json())
         return DISK
     except SystemExit as error:  # after SIGTERM
         return error.code if isinstance(error.code, int) else 1

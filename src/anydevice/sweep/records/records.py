@@ -5,6 +5,7 @@ FOLDER/sweep.json names the sweep; FOLDER/runs/<key>/record.json is one run, as 
 
 import json
 import os
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
@@ -15,7 +16,9 @@ from anydevice.errors import UsageError
 from anydevice.files import locked, write_whole
 from anydevice.sweep.jsonable import is_number, lenient, strict
 
-SWEEP_FORMAT, RUN_FORMAT = "anydevice sweep 1", "anydevice run 1"
+SWEEP_FORMAT, RUN_FORMAT = "anydevice sweep 2", "anydevice run 2"
+UNCHECKED = {SWEEP_FORMAT: "anydevice sweep 1", RUN_FORMAT: "anydevice run 1"}  # before checksums
+HEAD = b'{"checksum": "%08x", '  # the CRC-32 of everything else, with its brace
 SWEEP, RUNS, RECORD, LOCK = "sweep.json", "runs", "record.json", "lock"
 STATES = ("running", "done", "failed", "stopped")
 
@@ -96,7 +99,18 @@ class Sheet:
 
 
 NAMES = {each.name for each in fields(Record)}
-TYPES = {"key": str, "parameters": dict, "state": str, "epochs": list}
+NEEDED = ("key", "parameters", "state", "epochs")
+TYPES: dict[str, Any] = {
+    **dict.fromkeys(("key", "state", "started"), str),
+    **dict.fromkeys(("error", "device", "device_name", "host"), str | None),
+    **dict.fromkeys(("parameters", "versions"), dict),
+    **dict.fromkeys(("peak_bytes", "seed"), int | None),
+    "epochs": list,
+    "seconds": float | int | None,
+    "virtual": bool,
+    "git": dict | None,
+}
+MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 def folder_of(folder: Path, key: str) -> Path:
@@ -166,11 +180,9 @@ def read_sheet(folder: Path) -> Sheet:
     except OSError as error:
         raise SheetError(path, str(error)) from error
     try:
-        entry = json.loads(text)
-        if entry["format"] != SWEEP_FORMAT:
-            raise ValueError(f"its format is {entry['format']!r}, not {SWEEP_FORMAT!r}")
-        return Sheet(list(entry["parameters"]), entry["experiment"], list(entry.get("runs", [])))
-    except (ValueError, KeyError, TypeError) as error:
+        entry = _checked(text, SWEEP_FORMAT)
+        return _sheet(entry["parameters"], entry["experiment"], entry.get("runs", []))
+    except MALFORMED as error:
         raise SheetError(path, _why(error)) from error
 
 
@@ -227,21 +239,42 @@ def _nothing() -> Iterator[Sequence[Any]]:
 
 def _record(path: str, key: str, text: bytes) -> Record | Damaged:
     try:
-        entry = json.loads(text)
-        if entry.pop("format") != RUN_FORMAT:
-            raise ValueError(f"expected the format {RUN_FORMAT!r}")
+        entry = _checked(text, RUN_FORMAT)
+        if missing := [name for name in NEEDED if name not in entry]:
+            raise KeyError(missing[0])
         for name, kind in TYPES.items():
-            if not isinstance(entry[name], kind):
-                raise ValueError(f"expected {name} to be a {kind.__name__}")
+            if name in entry and not isinstance(entry[name], kind):
+                raise ValueError(f"expected {name} as a {getattr(kind, '__name__', kind)}")
         if entry["state"] not in STATES or not all(isinstance(e, dict) for e in entry["epochs"]):
             raise ValueError("expected a state and epochs of a run")
         if entry["key"] != key:
             raise ValueError(f"it is the record of run {entry['key']}")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except MALFORMED as error:
         return Damaged(Path(path), _why(error))
+    if b"\\ud" in text.lower():  # half of a pair in UTF-16, which nothing can show
+        entry = strict(entry)
     if b'"NaN"' in text or b'Infinity"' in text:
         entry["epochs"] = lenient(entry["epochs"])
     return Record(**{name: value for name, value in entry.items() if name in NAMES})
+
+
+def _sheet(parameters: Any, experiment: Any, runs: Any) -> Sheet:
+    names = [*parameters, *runs, *([] if experiment is None else [experiment])]
+    if not all(isinstance(name, str) for name in names):
+        raise ValueError("expected names")
+    return Sheet(list(parameters), experiment, list(runs))
+
+
+def _checked(text: bytes, form: str) -> dict[str, Any]:
+    """What a file holds that was written as `_write` does."""
+    entry: dict[str, Any] = json.loads(text)
+    known, found = entry.pop("checksum", None), entry.pop("format")
+    if found not in (form, UNCHECKED[form]):
+        raise ValueError(f"expected the format {form!r}, got {found!r}")
+    rest = b"{" + text[len(HEAD % 0) :]
+    if (known is not None or found == form) and text != HEAD % zlib.crc32(rest) + rest[1:]:
+        raise ValueError("its checksum is that of other bytes")
+    return entry
 
 
 def _why(error: Exception) -> str:
@@ -251,7 +284,8 @@ def _why(error: Exception) -> str:
 def _write(path: Path, entry: dict[str, Any]) -> None:
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps(strict(entry), ensure_ascii=False).encode())
+        text = json.dumps(strict(entry), ensure_ascii=False).encode()
+        write_whole(path, HEAD % zlib.crc32(text) + text[1:])
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from rich.text import Text
 from anydevice.sweep.grid import Run
 from anydevice.sweep.ranking import badness, compared_by
 from anydevice.sweep.records.records import Record, figures_in
-from anydevice.tables import show_text
+from anydevice.tables import printable, show_text
 from anydevice.text import duration_text
 
 MOST_SHOWN = 8  # running runs, so that the view stays on the screen
@@ -179,10 +179,10 @@ def line_of(run: Run, record: Record) -> str:
     """How a run ended, in one line."""
     seconds = "" if record.seconds is None else duration_text(record.seconds)
     if record.state == "failed":
-        return f"{run}  failed{seconds and f' after {seconds}'}: {record.reason}"
+        return printable(f"{run}  failed{seconds and f' after {seconds}'}: {record.reason}")
     stopped = f"stopped after epoch {len(record.epochs)}" if record.state == "stopped" else ""
     parts = (str(run), _figures_text(record.last), seconds, stopped)
-    return "  ".join(part for part in parts if part)
+    return printable("  ".join(part for part in parts if part))
 
 
 def _sum_up(progress: Progress, interrupted: bool) -> None:

@@ -22,7 +22,7 @@ from anydevice.sweep.jsonable import is_number, strict
 from anydevice.sweep.ranking import badness, compared_by, more_is_better
 from anydevice.sweep.records.claims import is_claimed
 from anydevice.sweep.records.records import SWEEP, Damaged, Record, read_all, read_sheet
-from anydevice.tables import Shown, Table
+from anydevice.tables import Shown, Table, printable
 from anydevice.text import UNSET, duration_text
 
 EPOCH_DURATION, RUN_DURATION = "epoch duration", "run duration"
@@ -257,7 +257,7 @@ class Results(Shown, Sequence[Record]):
         """Why runs failed, and what is damaged: the table does not say."""
         failed = ((n, r) for n, r in enumerate(self, 1) if r.state == "failed")
         lines = [f"run {number} failed: {record.reason}" for number, record in failed]
-        return [*lines, *map(str, self.damaged)]
+        return [printable(line) for line in (*lines, *map(str, self.damaged))]
 
 
 def _whole(record: Record) -> Row:
@@ -301,7 +301,7 @@ def _best_of_each_device(rows: list[Row], judged: str) -> set[int]:
 def _text(column: str, value: Any) -> str:
     if value is None:
         return UNSET
-    if column in (EPOCH_DURATION, RUN_DURATION):
+    if column in (EPOCH_DURATION, RUN_DURATION) and is_number(value):
         return duration_text(value)
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
