@@ -14,6 +14,7 @@ from anydevice.sweep.file import read_order
 from anydevice.sweep.processes.runner import TAIL, tail_of
 from anydevice.sweep.records.records import Damaged, Record, folder_of, read, read_sheet, write
 from anydevice.tables import Table, plain_text, printable
+from tests.sweep import fuzz
 
 
 def tracked(folder, **figures):
@@ -205,3 +206,9 @@ def test_a_record_from_before_checksums_is_read(tmp_path):
         '{"format": "anydevice sweep 1", "parameters": ["lr"], "experiment": null}'
     )
     assert read_sheet(tmp_path).parameters == ["lr"]
+
+
+def test_mutated_records_are_damaged_or_the_same():
+    counts = fuzz.fuzzed(100, seed=3)
+    assert counts["damaged: damaged"] > 10
+    assert counts.total() == 100

@@ -17,6 +17,7 @@ from anydevice.train.checkpoint.manifest import check, seal
 from anydevice.train.checkpoint.resume import of_all_ranks
 from anydevice.train.checkpoint.shards import Shards
 from anydevice.train.trial import Trial
+from tests.train import fuzz
 
 
 def linear():
@@ -273,3 +274,9 @@ def test_malformed_random_states_are_a_checkpoint_error(tmp_path):
     )
     with pytest.raises(CheckpointError, match="cannot be taken up"):
         weights_after(tmp_path, 2)
+
+
+def test_mutated_checkpoints_are_refused_or_the_same():
+    counts = fuzz.fuzzed(40, seed=3)
+    assert counts["damaged: refused"] > 5
+    assert counts.total() == 40
