@@ -587,3 +587,20 @@ def test_a_function_that_writes_is_planned(folder: Path) -> None:
 
     assert ad.plan(train, gpus=["t4", "l4"]).fits  # type: ignore[operator]
     assert looked_at(folder) == before
+
+
+def test_a_stopped_function_ends_its_finally_blocks() -> None:
+    ended = torch.zeros(1).share_memory_()  # memory, not a file: the one way out of a plan
+
+    def train() -> None:
+        network = torch.nn.Linear(3, 3, device="cuda")
+        optimizer = torch.optim.SGD(network.parameters(), 0.1)
+        try:
+            while True:
+                network(torch.ones(2, 3, device="cuda")).sum().backward()
+                optimizer.step()
+        finally:
+            ended.fill_(1)
+
+    assert ad.plan(train, gpus="t4").fits  # type: ignore[operator]
+    assert ended.item() == 1
