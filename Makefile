@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-quick test-long browser test-distributed stress conformance test-cuda-build test-ecosystem test-ray lint lint-native lint-native-quick clang types docs clean
+.PHONY: demo test test-quick test-long browser test-distributed stress fuzz conformance test-cuda-build test-ecosystem test-ray lint lint-native lint-native-quick clang types docs clean
 
 demo: .venv/installed
 	$(BIN)/anydevice demo build/demo
@@ -36,6 +36,11 @@ test-distributed: .venv/installed
 # GPUs that come and go beside threads and forks, 200 rounds: about ten minutes on two cores.
 stress: .venv/installed
 	$(BIN)/python -m tests.virtual.stress --rounds 200 --seed 0
+
+# Checkpoints and records with anything in them, 2,000 of each: about ten minutes on two cores.
+fuzz: .venv/installed
+	$(BIN)/python -m tests.train.fuzz --count 2000
+	$(BIN)/python -m tests.sweep.fuzz --count 2000
 
 # The virtual GPU against PyTorch's own databases, whole: about fifteen minutes on two cores.
 conformance: .venv/installed
