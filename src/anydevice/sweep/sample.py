@@ -47,7 +47,7 @@ def log_uniform(low: float, high: float) -> Space:
 
     Example:
         >>> sample(1, lr=log_uniform(1e-4, 1e-1))
-        [Run(lr=0.03422)]
+        [Run(lr=0.03414)]
     """
     _check("log_uniform", low, high, above=0)
     first, last = math.log(low), math.log(high)
@@ -93,7 +93,7 @@ def sample(
 
     Example:
         >>> sample(2, lr=log_uniform(1e-4, 1e-1), batch_size=[32, 64])
-        [Run(lr=0.03422, batch_size=64), Run(lr=0.001823, batch_size=32)]
+        [Run(lr=0.03414, batch_size=64), Run(lr=0.0001323, batch_size=64)]
     """
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise UsageError(f"expected to sample 1 or more runs, got {count!r}.")
