@@ -83,7 +83,7 @@ def damaged(content: bytes, how: str) -> bytes:
 @pytest.mark.parametrize(
     ("how", "sentence"),
     [
-        ("magic", "is no IDX file: expected it to begin with 00 00"),
+        ("magic", "is not an IDX file: expected it to begin with 00 00"),
         ("empty", "got nothing"),
         ("header", "ends within its header"),
         ("short", "expected 7 bytes of data, got 6"),

@@ -58,7 +58,7 @@ def test_what_is_no_sweep_is_a_sentence(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written_to_is_a_sentence(folder: Path) -> None:
     done = command(folder, "-o", folder)
     assert done.returncode == 1
-    assert "could not be written (Is a directory): name another place." in done.stderr
+    assert "could not be written (Is a directory): name another file." in done.stderr
     assert list(folder.glob(".unfinished*")) == []
 
 
