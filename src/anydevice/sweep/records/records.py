@@ -262,7 +262,7 @@ def _sheet(parameters: Any, experiment: Any, runs: Any) -> Sheet:
     names = [*parameters, *runs, *([] if experiment is None else [experiment])]
     if not all(isinstance(name, str) for name in names):
         raise ValueError("expected names")
-    return Sheet(list(parameters), experiment, list(runs))
+    return Sheet(strict(list(parameters)), strict(experiment), strict(list(runs)))
 
 
 def _checked(text: bytes, form: str) -> dict[str, Any]:
