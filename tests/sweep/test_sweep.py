@@ -105,7 +105,7 @@ def test_failed_runs_are_tried_again_when_asked(tmp_path: Path) -> None:
     again = sweep.run(tmp_path / "s", retry_failed=True, verbose=False)
     assert again.complete
     assert figures(again, "loss")[0] == figures(again, "loss")[1]  # on from its checkpoint
-    assert "going on from" in (folder_of(tmp_path / "s", again[0].key) / "output.txt").read_text()
+    assert "resuming from" in (folder_of(tmp_path / "s", again[0].key) / "output.txt").read_text()
 
 
 def test_each_run_has_a_folder_and_its_share_of_the_threads(tmp_path: Path) -> None:

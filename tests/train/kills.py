@@ -84,7 +84,7 @@ def killed(kind: str, rounds: int, seed: int) -> tuple[list, int]:
             process.kill()
             kills += 1
             _, err = process.communicate()
-            assert kills == 1 or "going on from" in err, err
+            assert kills == 1 or "resuming from" in err, err
             if not line:  # it had come to its end
                 break
         return ending(started(Path(folder), kind)), kills

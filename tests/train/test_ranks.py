@@ -62,8 +62,8 @@ def test_terminated_and_killed_it_ends_with_the_same_bits(tmp_path: Path) -> Non
     assert step >= 10
 
     done, reports = launched(*run, "killed", str(step + 12))
-    assert f"going on from {newest} (epoch" in done.stderr
-    assert f"rank 0 stops: rank {RANKS - 1} failed: it ended without a word" in done.stderr
+    assert f"resuming from {newest} (epoch" in done.stderr
+    assert f"rank 0 stops: rank {RANKS - 1} failed: it ended without an error" in done.stderr
 
     ends_as_left_alone(*run)
 
@@ -72,14 +72,14 @@ def test_terminated_and_killed_it_ends_with_the_same_bits(tmp_path: Path) -> Non
 def test_shards_that_are_read_again_end_with_the_same_bits(tmp_path: Path) -> None:
     run = ("cuda", "interrupted", tmp_path, "fsdp", str(tmp_path / "checkpoints"))
     done, _ = launched(*run, "killed", "22")
-    assert f"rank 0 stops: rank {RANKS - 1} failed: it ended without a word" in done.stderr
+    assert f"rank 0 stops: rank {RANKS - 1} failed: it ended without an error" in done.stderr
     ends_as_left_alone(*run)
 
 
 def ends_as_left_alone(*run: Any) -> None:
     done, reports = launched(*run, "left alone", "0")
     assert done.returncode == 0, done.stderr
-    assert "going on from" in done.stderr
+    assert "resuming from" in done.stderr
     resumed, whole = reports[0]
     assert resumed == whole
     assert all(report == reports[0] for report in reports)

@@ -34,7 +34,7 @@ def test_asked_to_end_it_finishes_the_step_and_exits_with_143(tmp_path):
     before = max(tmp_path.glob("checkpoint-*"))
     out, err = kills.started(tmp_path, "tensors").communicate()
     assert json.loads(out.splitlines()[-1]) == kills.left_alone("tensors")
-    assert f"going on from {before}" in err
+    assert f"resuming from {before}" in err
 
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}

@@ -413,3 +413,31 @@ def test_some_options_may_change_between_runs_and_the_rest_may_not(network, data
     assert all(torch.allclose(now, before[k]) for k, now in network.state_dict().items())
     with pytest.raises(UsageError, match="expected seed before the first step, got it after 7"):
         trial.with_options(seed=1, accumulate=1)
+
+
+def test_criterion_is_another_name_for_the_loss_and_not_a_second_one(network):
+    assert Trial(network, criterion="mse").loss is F.mse_loss
+    with pytest.raises(UsageError, match="expected one loss, got loss= and criterion="):
+        Trial(network, "adam", "mse", criterion="mse")
+
+
+def test_a_copy_is_a_trial_not_yet_trained(network, data):
+    trial = Trial(network, lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), "cross_entropy")
+    trial.with_options(clip_norm=1.0).with_generators(data).run(1, verbose=False)
+    before = weights(copy.deepcopy(network))
+    other = trial.copied(precision="bf16")
+    assert (other.epoch, other.precision.name, other.options.clip_norm) == (0, "bf16", 1.0)
+    assert other.optimizer.defaults["momentum"] == 0.9
+    assert not other.optimizer.state
+    other.run(1, verbose=False)
+    assert all(map(torch.equal, weights(network), before))
+    assert not all(map(torch.equal, weights(other.network), before))
+
+
+def test_the_optimizer_can_be_another_before_the_first_step_alone(network, data):
+    trial = Trial(network, "adam", "cross_entropy").with_generators(data)
+    trial.optimizer = mine = torch.optim.SGD(network.parameters(), lr=0.1)
+    trial.run(1, verbose=False)
+    assert trial.optimizer is mine
+    with pytest.raises(UsageError, match="expected another optimizer before the first step"):
+        trial.optimizer = mine

@@ -1,4 +1,4 @@
-"""What the network and the loss make of one batch, whatever shape the batch has."""
+"""What the network and the loss make of one batch, in any of the shapes that a batch has."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -57,7 +57,7 @@ def _by_loss(loss: Loss | None) -> Forward:
 
 
 def _note_shapes(error: Exception, batch: Any, output: Any) -> None:
-    """Says what came, where network or loss expected something else."""
+    """Adds what came, where network or loss expected something else."""
     came = tree_map_only(Tensor, lambda tensor: f"{list(tensor.shape)} {tensor.dtype}", batch)
     where = "the network" if output is None else "the loss, after the network"
     error.add_note(f"raised in {where}, which got a batch of {came}: is it of the shape expected?")
@@ -76,7 +76,7 @@ def _by_step(step: Step) -> Forward:
 
 
 def _own_loss(output: Any) -> Any:
-    """Networks that know their loss return it: as `.loss`, or under that name."""
+    """The loss that a network returns itself: as `.loss`, or under that name."""
     found = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if found is None:
         raise UsageError(

@@ -8,10 +8,24 @@ from anydevice.text import UNSET
 
 
 class History(Shown, list[dict[str, Any]]):
-    """A list of records, one for each epoch: `history[-1]["val_loss"]`."""
+    """What a trial measured: a list of records, one for each epoch.
+
+    A record has `"epoch"`, a figure for each metric, `"val_…"` for each on the validation data,
+    and `"seconds"`. Printed, or shown in a notebook, the history is a table.
+
+    Example:
+        >>> history = ad.Trial(network, "adam", "mse").history
+        >>> history.append({"epoch": 1, "loss": 0.5})
+        >>> history[-1]["loss"]
+        0.5
+    """
 
     def table(self) -> Table:
-        """One row an epoch."""
+        """The records as a table with a row for each epoch.
+
+        Example:
+            >>> table = history.table()
+        """
         columns = list(dict.fromkeys(name for record in self for name in record))
         rows: list[Sequence[str]] = [
             [_text(record.get(name)) for name in columns] for record in self
@@ -19,7 +33,19 @@ class History(Shown, list[dict[str, Any]]):
         return Table(columns, rows, right=columns)
 
     def plot(self, names: Sequence[str] = ()) -> Any:
-        """The figures over the epochs, a panel for each and its validation; needs matplotlib."""
+        """The figures over the epochs, a panel for each with its validation.
+
+        Needs the package matplotlib.
+
+        Args:
+            names: The figures; without them, all that were measured.
+
+        Returns:
+            The figure of matplotlib.
+
+        Example:
+            >>> figure = history.plot(["loss"])
+        """
         from matplotlib import pyplot
 
         shown = list(names) or self._measured()

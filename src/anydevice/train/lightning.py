@@ -1,4 +1,4 @@
-"""Modules that know how they are trained, as Lightning's and d2l's do: taken as they are."""
+"""Modules that bring their own training step, as Lightning's and d2l's do: taken as they are."""
 
 import inspect
 import math
@@ -20,7 +20,7 @@ LOGGING = ("log", "log_dict", "plot")
 
 
 def recipe_of(module: nn.Module) -> dict[str, Any]:
-    """What `Trial(module, …)` takes, from the module's own methods."""
+    """The arguments of `Trial(module, …)`, from the module's own methods."""
     if not hasattr(module, "training_step") or not hasattr(module, "configure_optimizers"):
         raise UsageError(
             "expected a module with training_step and configure_optimizers, got "
@@ -54,7 +54,7 @@ class Steps:
 
     @contextmanager
     def _heard(self, said: dict[str, Any]) -> Iterator[None]:
-        """The module's own ways to log, which need its framework's trainer, come to us."""
+        """Catches what the module logs: its own methods need its framework's trainer."""
 
         def log(name: str, value: Any, *_: Any, **__: Any) -> None:
             validates = not self.module.training
@@ -136,7 +136,7 @@ class Logged(Measure):
 
 
 def _optimizer_of(configured: Any) -> tuple[Optimizer, list[Schedule]]:
-    """Whatever shape configure_optimizers() gives its optimizer and its schedule."""
+    """Optimizer and schedules, from any of the shapes that configure_optimizers() returns."""
     schedules: Any = []
     if isinstance(configured, dict):
         schedules = configured.get("lr_scheduler", [])
@@ -147,7 +147,7 @@ def _optimizer_of(configured: Any) -> tuple[Optimizer, list[Schedule]]:
     if len(several) != 1 or not isinstance(several[0], Optimizer):
         raise UsageError(
             f"expected configure_optimizers to give one optimizer, got {configured!r}: train a "
-            "module with several by a loop of your own."
+            "module with several with your own loop."
         )
     schedules = schedules if isinstance(schedules, (list, tuple)) else [schedules]
     return several[0], [_schedule(given) for given in schedules]

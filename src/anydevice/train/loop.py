@@ -62,7 +62,7 @@ def train_epoch(job: Job, batches: Iterable[Any]) -> None:
 
 
 def forget_gradients(optimizer: Optimizer) -> None:
-    """As `zero_grad()`, in a tenth of its time, unless the optimizer has one of its own."""
+    """As `zero_grad()`, in a tenth of its time, unless the optimizer has its own."""
     if getattr(type(optimizer), "zero_grad", None) is not Optimizer.zero_grad:
         optimizer.zero_grad()
         return

@@ -1,4 +1,4 @@
-"""What is measured while training: summed on the device, read once when somebody asks."""
+"""What is measured while training: summed on the device, read once when asked for."""
 
 from collections.abc import Callable, Sequence
 from copy import copy
@@ -19,7 +19,7 @@ class Measure:
     """One metric; `kept` names what a checkpoint has to keep of it."""
 
     kept: tuple[str, ...] = ()
-    adds_up = False  # whether what several ranks have measured is the sum of their states
+    adds_up = False  # whether the states of several ranks add up to what they measured together
 
     def reset(self, device: torch.device) -> None:
         """Forget what was measured."""
@@ -39,7 +39,7 @@ class Measure:
         return {name: getattr(self, name) for name in self.kept}
 
     def set_state(self, state: dict[str, Any], device: torch.device) -> None:
-        """Go on from there."""
+        """Continue from there."""
         for name, value in state.items():
             setattr(self, name, move(value, device))
 
@@ -107,7 +107,7 @@ class Share(Measure):
 
 
 class Foreign(Measure):
-    """A torchmetrics Metric, or whatever has its `update`, `compute` and `reset`."""
+    """A torchmetrics Metric, or any object with its `update`, `compute` and `reset`."""
 
     def __init__(self, metric: Any) -> None:
         self.metric = metric
@@ -175,7 +175,7 @@ class Metrics:
         return {name: measure.state() for name, measure in self.measures.items()}
 
     def set_state(self, state: dict[str, Any], device: torch.device) -> None:
-        """Go on from there."""
+        """Continue from there."""
         for name in state:
             self.measures[name].set_state(state[name], device)
 

@@ -1,14 +1,20 @@
-"""How a trial trains, beside what: `Trial.with_options(accumulate=4, clip_norm=1.0)`."""
+"""The options of a training: `Trial.with_options(accumulate=4, clip_norm=1.0)`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
 from anydevice.errors import UsageError
 
-AT_ANY_TIME = {"accumulate", "clip_norm", "deterministic", "on_oom"}  # the rest: before a step
+AT_ANY_TIME = {
+    "accumulate",
+    "clip_norm",
+    "deterministic",
+    "on_oom",
+}  # others: before step 1
 
 
 @dataclass(frozen=True)
@@ -23,6 +29,20 @@ class Options:
     seed: int | None = None
     on_oom: str = "split"
     strategy: str = "ddp"
+
+    def changed(self, options: dict[str, Any], steps: int) -> "Options":
+        """With other values for some, of a trial that has made so many steps."""
+        known = self.__dataclass_fields__
+        if strangers := options.keys() - known:
+            raise UsageError(
+                f"expected options among {', '.join(known)}, got {', '.join(sorted(strangers))}."
+            )
+        if steps and (early := options.keys() - AT_ANY_TIME):
+            raise UsageError(
+                f"expected {', '.join(sorted(early))} before the first step, got it after "
+                f"{steps}: make another trial with it."
+            )
+        return replace(self, **options)
 
     def __post_init__(self) -> None:
         if self.accumulate < 1:

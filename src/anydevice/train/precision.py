@@ -59,7 +59,7 @@ def precision_of(name: str, device: torch.device) -> Precision:
 
 
 def _fastest(device: torch.device) -> str:
-    """bfloat16 where the hardware has it; a CPU gains from it only with units of its own."""
+    """bfloat16 where the hardware has it; a CPU gains only if it has units for it."""
     if device.type == "cuda":
         return "bf16" if torch.cuda.get_device_capability(device) >= (8, 0) else "fp16"
     if device.type == "cpu":

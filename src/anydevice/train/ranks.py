@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-MINIMUM = 2  # of ranks: one process is on its own
-HOST = "gloo"  # what is said between the hosts does not wait for devices
+MINIMUM = 2  # of ranks: one process trains alone
+HOST = "gloo"  # messages between hosts do not wait for devices
 _met: dict[str, Any] = {}
 
 
@@ -85,7 +85,7 @@ def own_device(device: torch.device) -> torch.device:
 
 
 def _join(device: torch.device) -> None:
-    """The group of all ranks, for this process's whole life; the user's own is let alone."""
+    """The group of all ranks, until this process ends; one that the user made is left as it is."""
     if device.type == "cpu":
         dist.init_process_group("gloo")
     else:
@@ -96,7 +96,7 @@ def _join(device: torch.device) -> None:
 
 
 def leave_at_once() -> None:
-    """Ends this process without the good-byes that others may not answer any more."""
+    """Has this process end without the handshakes that other ranks may no longer answer."""
     atexit.unregister(_leave)
 
 

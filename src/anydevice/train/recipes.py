@@ -1,4 +1,4 @@
-"""Optimizers and losses as people name them: an object, a factory, or a word such as "adam"."""
+"""Optimizers and losses as people name them: an object, a factory, or a name such as "adam"."""
 
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -27,7 +27,7 @@ def optimizer_of(
 
 
 def loss_of(wanted: str | Loss | None) -> Loss | None:
-    """The loss function: `loss_of("cross_entropy")`, or whatever can be called as it is."""
+    """The loss function: `loss_of("cross_entropy")`, or anything callable as it is."""
     if isinstance(wanted, str):
         named: Loss = _named(wanted, _losses(), "loss")
         return named

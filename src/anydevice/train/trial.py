@@ -4,7 +4,6 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,9 +14,10 @@ from torch.optim import Optimizer
 from anydevice.devices.choose import DeviceLike, exact, pick
 from anydevice.devices.move import move
 from anydevice.errors import UsageError
-from anydevice.train import copies, state
+from anydevice.train import state
 from anydevice.train.checkpoint.checkpoints import Checkpoints, malformed, read
 from anydevice.train.checkpoint.resume import NAMED, Keeper, of_all_ranks, of_this_rank
+from anydevice.train.copies import copied, optimizer_over
 from anydevice.train.data.sets import Sets
 from anydevice.train.distributed.failing import Watch
 from anydevice.train.distributed.strategy import Strategy
@@ -36,7 +36,7 @@ from anydevice.train.job import (
 from anydevice.train.lightning import recipe_of
 from anydevice.train.loop import Job, as_it_was
 from anydevice.train.metrics import Metrics
-from anydevice.train.options import AT_ANY_TIME, Options, determinism
+from anydevice.train.options import Options, determinism
 from anydevice.train.precision import precision_of
 from anydevice.train.ranks import Ranks, own_device, together
 from anydevice.train.recipes import Loss, OptimizerLike, loss_of, optimizer_of
@@ -66,9 +66,7 @@ class Trial:
         criterion: Another name for `loss`.
 
     Attributes:
-        network: The network.
         history: One record for each epoch; see `History`.
-        stopped: Whether the run ends after this epoch.
         ranks: With several processes, this one's `rank`, their number `world`, and more.
 
     Raises:
@@ -118,10 +116,8 @@ class Trial:
     def of(cls, module: nn.Module, **options: Any) -> Self:
         """A trial of a module that brings its own `training_step` and `configure_optimizers`.
 
-        Modules of Lightning's shape, or d2l's, are trained as they are.
-
         Args:
-            module: The module. What it logs is averaged over the epoch.
+            module: As Lightning's or d2l's. What it logs is averaged over the epoch.
             options: Arguments of `Trial`, which take precedence over the module's own.
 
         Raises:
@@ -188,18 +184,8 @@ class Trial:
         Example:
             >>> trial = trial.with_options(accumulate=4, clip_norm=1.0)
         """
-        known = Options.__dataclass_fields__
-        if strangers := options.keys() - known:
-            raise UsageError(
-                f"expected options among {', '.join(known)}, got {', '.join(sorted(strangers))}."
-            )
         job = self._job if self._job and self._job.step else None
-        if job and (early := options.keys() - AT_ANY_TIME):
-            raise UsageError(
-                f"expected {', '.join(sorted(early))} before the first step, got it after "
-                f"{job.step}: make another trial with it."
-            )
-        self.options = replace(self.options, **options)
+        self.options = self.options.changed(options, job.step if job else 0)
         if job:
             job.accumulate, job.clip_norm = self.options.accumulate, self.options.clip_norm
             job.gradients = gradients_of(self.options, self.device, self._strategy)
@@ -267,7 +253,7 @@ class Trial:
             The history, with a record for each epoch.
 
         Raises:
-            UsageError: If there is no training data, or no batch comes.
+            UsageError: If there is no training data.
             RankError: If another rank failed.
 
         Example:
@@ -363,9 +349,6 @@ class Trial:
             example: A batch of inputs; without it, the first training batch.
             device: Where the exported network runs.
 
-        Returns:
-            The path.
-
         Raises:
             UsageError: If the network is sharded, or the example has no samples along dimension 0.
 
@@ -385,11 +368,7 @@ class Trial:
     def save(self, folder: str | Path) -> Path | None:
         """Saves the trial: weights, optimizer, history and random state.
 
-        Args:
-            folder: Where to write; a trial saved there before is replaced.
-
-        Returns:
-            The folder of this state inside `folder`.
+        A trial that was saved in the folder before is replaced.
 
         Example:
             >>> path = trial.save(folder / "trial")
@@ -427,10 +406,9 @@ class Trial:
         return trial
 
     def copied(self, device: DeviceLike | None = None, precision: str | None = None) -> "Trial":
-        """The trial once more, not yet trained further: a copy of its network, on a device.
+        """A new trial of a copy of the network, with the same data, options, metrics and loss.
 
-        It has the same data, options, metrics and loss, an optimizer of the same kind without its
-        state, and neither callbacks nor a history.
+        Its optimizer is of the same kind, without state; it has no callbacks and no history.
 
         Args:
             device: Where the copy trains; without it, where this trial does.
@@ -445,14 +423,14 @@ class Trial:
         if self.is_sharded:
             raise UsageError("expected a whole network to copy, got one that is sharded.")
         place = self.device if device is None else exact(pick(device))
-        network, known = copies.copied(self.network, place)
+        network, known = copied(self.network, place)
         if self.recipe.has_own_steps:
             other = Trial.of(network)
         else:
             loss: Any = self.loss
             if isinstance(loss, nn.Module):
-                loss, known = copies.copied(loss, place, known)
-            optimizer = copies.optimizer_over(known, self._optimizer)
+                loss, known = copied(loss, place, known)
+            optimizer = optimizer_over(known, self._optimizer)
             other = Trial(network, optimizer, loss, step=self.recipe.step)
             other.metrics = copy.deepcopy(self.metrics)
         other.options, other.sets.given = self.options, dict(self.sets.given)

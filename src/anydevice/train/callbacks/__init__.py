@@ -1,4 +1,8 @@
-"""What happens beside the training, from progress bars to learning rates."""
+"""What happens around the training, from progress bars to learning rates.
+
+>>> from anydevice.train.callbacks import EarlyStopping
+>>> trial = ad.Trial(network, "adam", "cross_entropy", callbacks=[EarlyStopping("val_loss")])
+"""
 
 from anydevice.train.callbacks.callback import Callback
 from anydevice.train.callbacks.guard import NanGuard, NotFiniteError

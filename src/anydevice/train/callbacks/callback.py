@@ -1,4 +1,4 @@
-"""What happens beside the training: a class with methods named after the loop's moments."""
+"""What happens around the training: a class with methods named after the loop's moments."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -8,19 +8,28 @@ if TYPE_CHECKING:
 
 MOMENTS = ("on_start", "on_start_epoch", "on_step", "on_end_epoch", "on_end")
 
-# Those that listen to every trial of this process, such as the record of a sweep's run.
+# Callbacks of every trial of this process, such as the record of a sweep's run.
 everywhere: list[Any] = []
 
 
 class Callback:
     """Override what you need; each method gets the trial.
 
-    class Warm(Callback):
-        def on_end_epoch(self, trial):
-            print(trial.history[-1]["loss"])
+    An error in a method ends the run, and says which callback raised it.
+
+    Attributes:
+        on_every_rank: With several processes, whether it runs on each; else on the first alone.
+
+    Example:
+        >>> class Shout(Callback):
+        ...     def on_end_epoch(self, trial):
+        ...         print("epoch", trial.epoch)
+        >>> trial = ad.Trial(network, "adam", "cross_entropy", callbacks=[Shout()])
+        >>> history = trial.with_generators((x, y)).run(epochs=1, verbose=False)
+        epoch 1
     """
 
-    on_every_rank = True  # of several processes that train together; else on the first alone
+    on_every_rank = True
 
     def on_start(self, trial: "Trial") -> None:
         """Before the first epoch of a run."""
@@ -39,12 +48,12 @@ class Callback:
 
 
 def reactions(callbacks: Sequence[Any], trial: "Trial") -> dict[str, Callable[[], None]]:
-    """For each moment, a function that calls those who listen to it."""
+    """For each moment, a function that calls the callbacks with a method for it."""
     return {moment: _reaction(callbacks, moment, trial) for moment in MOMENTS}
 
 
 def listeners(callbacks: Sequence[Any], moment: str) -> list[Any]:
-    """Those who do something at this moment."""
+    """The callbacks that do something at this moment."""
     idle = getattr(Callback, moment)
     return [c for c in callbacks if getattr(type(c), moment, idle) is not idle]
 

@@ -20,10 +20,19 @@ class NotFiniteError(ArithmeticError):
 
 
 class NanGuard(Callback):
-    """Finds the first step with a loss that is NaN or infinite; looks every so many steps.
+    """Ends the run at a loss that is NaN or infinite, and names the batch.
 
-    What it notes stays on the device, so that only the looks wait for it. `path` gets the numbers
-    of epoch, step and batch.
+    Losses are noted on the device, so that nothing waits for it but a look every `every` steps.
+
+    Args:
+        every: After how many steps to look.
+        path: A JSON file for the numbers of epoch and batch.
+
+    Raises:
+        NotFiniteError: If a loss was not finite.
+
+    Example:
+        >>> guard = NanGuard(every=50)
     """
 
     def __init__(self, every: int = 100, path: str | Path | None = None) -> None:

@@ -18,7 +18,16 @@ BETWEEN = 0.1  # seconds between two looks of the bar
 
 
 class Progress(Callback):
-    """Shows each epoch's batches as they are trained on, and then what was measured."""
+    """A bar in a terminal or notebook while an epoch trains, then a line with its record.
+
+    `Trial.run` adds one unless `verbose=False`.
+
+    Args:
+        console: Where the bar is shown.
+
+    Example:
+        >>> progress = Progress()
+    """
 
     on_every_rank = False
 

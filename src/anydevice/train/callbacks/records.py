@@ -18,7 +18,14 @@ if TYPE_CHECKING:
 
 
 class CSV(Callback):
-    """The history as a CSV file, whole after each epoch."""
+    """The history as a CSV file, written whole after each epoch.
+
+    Args:
+        path: The file.
+
+    Example:
+        >>> csv = CSV(folder / "history.csv")
+    """
 
     on_every_rank = False
 
@@ -35,9 +42,20 @@ class CSV(Callback):
 
 
 class TensorBoard(Callback):
-    """Scalars each epoch, the graph and a grid of images once, histograms of weights and gradients.
+    """Events for TensorBoard: scalars and histograms each epoch, graph and images once.
 
     Needs the package tensorboard: `pip install anydevice[tensorboard]`.
+
+    Args:
+        folder: Where the events go.
+        images: How many images of the first batch to show.
+        histograms: Whether to write histograms of weights and gradients.
+
+    Raises:
+        UsageError: At the start of a run without the package.
+
+    Example:
+        >>> board = TensorBoard(folder / "events", histograms=False)
     """
 
     on_every_rank = False
@@ -88,13 +106,22 @@ class TensorBoard(Callback):
 
 
 def _held(tensor: Tensor) -> Tensor:
-    """What this process has of a tensor that is shared out over the ranks."""
+    """What this process has of a tensor that is sharded over the ranks."""
     held: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return held
 
 
 class Profile(Callback):
-    """A Chrome trace of some steps, by torch.profiler: `Profile("trace.json", after=10)`."""
+    """A Chrome trace of some steps, by torch.profiler.
+
+    Args:
+        path: The file; open it in chrome://tracing or ui.perfetto.dev.
+        after: After how many steps to begin.
+        steps: How many steps to trace.
+
+    Example:
+        >>> profile = Profile(folder / "trace.json", after=10)
+    """
 
     on_every_rank = False
 

@@ -14,9 +14,18 @@ if TYPE_CHECKING:
 
 
 class Schedule(Callback):
-    """`Schedule(lambda optimizer: CosineAnnealingLR(optimizer, 10))`, each epoch or each step.
+    """Changes learning rates by a scheduler of PyTorch.
 
-    ReduceLROnPlateau gets the figure named by `watch`.
+    Args:
+        make: A function of the optimizer that returns the scheduler.
+        each: `"epoch"` or `"step"`.
+        watch: The figure that ReduceLROnPlateau gets.
+
+    Raises:
+        UsageError: If `each` is neither.
+
+    Example:
+        >>> cosine = Schedule(lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, T_max=10))
     """
 
     def __init__(
@@ -56,5 +65,5 @@ class Schedule(Callback):
         return self.scheduler.state_dict() if self.scheduler else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from there at the start of the run."""
+        """Continues from there when the run starts."""
         self._state = state

@@ -44,12 +44,25 @@ class Watching(Callback):
         return {name: value for name, value in vars(self).items() if name in ("best", "waited")}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from there."""
+        """Continues from there."""
         vars(self).update(state)
 
 
 class EarlyStopping(Watching):
-    """Ends the run when the figure has not got better, by more than `by`, for some epochs."""
+    """Ends the run when a figure has stopped improving.
+
+    Args:
+        watch: A figure of the history's records.
+        patience: For how many epochs to wait.
+        by: The least change that counts as better.
+        mode: `"min"` or `"max"`; without it, losses and errors are best when small.
+
+    Raises:
+        UsageError: If the mode is neither, or, in the run, no record has the figure.
+
+    Example:
+        >>> stopping = EarlyStopping("val_loss", patience=5)
+    """
 
     def __init__(
         self, watch: str = "val_loss", patience: int = 3, by: float = 0.0, mode: str | None = None
@@ -65,7 +78,20 @@ class EarlyStopping(Watching):
 
 
 class Best(Watching):
-    """Keeps the weights of the best epoch in a file, and takes them back at the end."""
+    """Keeps the weights of the best epoch in a file.
+
+    Args:
+        path: The file, in safetensors' format.
+        watch: A figure of the history's records.
+        mode: `"min"` or `"max"`; without it, losses and errors are best when small.
+        restore: Whether the network has these weights after the run.
+
+    Raises:
+        UsageError: If the mode is neither, or, in the run, no record has the figure.
+
+    Example:
+        >>> best = Best(folder / "best.safetensors", watch="val_accuracy")
+    """
 
     def __init__(
         self,

@@ -1,8 +1,6 @@
 """Checkpoints: folders that are there whole or not at all, and checked when they are read."""
 
 import json
-import signal
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -41,7 +39,7 @@ from anydevice.train.ranks import Ranks
 
 BEFORE_MANIFESTS = "anydevice checkpoint 1"  # read still; its state.json has no checksum
 NETWORK, TENSORS, STATE = "network.safetensors", "state.safetensors", "state.json"
-SHARDS = "shards"  # a folder in the place of the network, where the ranks have shares of it
+SHARDS = "shards"  # a folder instead of the network's file, for the shards of the ranks
 NAME = "checkpoint-"
 PutNetwork = Callable[[Path], dict[str, Sum]]  # writes into a folder; the sums of its files
 
@@ -121,7 +119,7 @@ class Checkpoints:
 
 
 def write(path: Path, state: dict[str, Any], put_network: PutNetwork) -> None:
-    """Writes a network and whatever else there is, as a folder that was not there before."""
+    """Writes a network and its state into a new folder."""
     plain, tensors = taken_apart(state)
     try:
         with whole_folder(path) as folder:
@@ -142,11 +140,11 @@ def unwritten(path: Path, cause: object) -> CheckpointError:
 
 def whole_network(network: nn.Module) -> PutNetwork:
     """Writes the network into the folder that is given."""
-    return lambda folder: {NETWORK: save_tensors(folder / NETWORK, whole_state(network))}
+    return lambda folder: {NETWORK: save_tensors(folder / NETWORK, every_tensor(network))}
 
 
 def read(path: Path, network: nn.Module) -> dict[str, Any]:
-    """Loads the network, if it is there as a whole, and gives the rest as it was written."""
+    """Loads the network, unless it is in shards, and returns the state as it was written."""
     record = _record(path)
     with malformed(path):
         state: dict[str, Any] = put_together(record["state"], _load(path / TENSORS))
@@ -162,7 +160,7 @@ def read(path: Path, network: nn.Module) -> dict[str, Any]:
 
 @contextmanager
 def malformed(path: Path) -> Iterator[None]:
-    """Whatever fails inside the block fails since the checkpoint there is not one of ours."""
+    """An error inside the block means that the checkpoint there is not one of this program."""
     try:
         yield
     except UsageError:
@@ -175,7 +173,7 @@ def malformed(path: Path) -> Iterator[None]:
 
 
 def take_up(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Has the optimizer go on from there."""
+    """Has the optimizer continue from there."""
     own = [len(group["params"]) for group in optimizer.param_groups]
     kept = [len(group["params"]) for group in state["param_groups"]]
     if own != kept:
@@ -186,20 +184,7 @@ def take_up(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     optimizer.load_state_dict(state)
 
 
-@contextmanager
-def asked_to_end(notice: Callable[[], None]) -> Iterator[None]:
-    """Calls `notice` on SIGTERM instead of dying of it; in the main thread, where that can be."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, lambda *_: notice())
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)  # None: not set from Python
-
-
-def whole_state(network: nn.Module) -> dict[str, Tensor]:
+def every_tensor(network: nn.Module) -> dict[str, Tensor]:
     """The state_dict, and the buffers that it leaves out but the next step reads."""
     state = {**dict(network.named_buffers()), **network.state_dict()}
     for name, value in state.items():
@@ -219,7 +204,7 @@ def _set_state(network: nn.Module, weights: dict[str, Tensor]) -> None:
 
 
 def _refuse_another_network(path: Path, network: nn.Module, weights: dict[str, Tensor]) -> None:
-    state = whole_state(network)
+    state = every_tensor(network)
     if any(map(is_lazy, state.values())):
         return  # its shapes are what the checkpoint says
     own = {name: list(tensor.shape) for name, tensor in state.items()}

@@ -1,4 +1,4 @@
-"""Going on exactly where a run was interrupted: the same weights, numbers and batches follow."""
+"""Resuming exactly where a run was interrupted: the same weights, numbers and batches follow."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -10,13 +10,12 @@ from anydevice.train.callbacks.callback import Callback
 from anydevice.train.checkpoint.checkpoints import (
     SHARDS,
     Checkpoints,
-    asked_to_end,
     malformed,
     read,
 )
 from anydevice.train.checkpoint.manifest import CheckpointError
 from anydevice.train.data.random_state import random_state, set_random_state
-from anydevice.train.distributed.ending import Ending, EndingTogether
+from anydevice.train.distributed.ending import TERMINATED, Ending, EndingTogether, asked_to_end
 from anydevice.train.distributed.failing import Watch
 from anydevice.train.metrics import added
 from anydevice.train.ranks import Ranks
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
 NAMED = ("optimizer", "loss", "metrics")  # what Trial.load() need not be given again
 OWN = ("random", "random_of_epoch", "metrics")  # what a rank has for itself
-TERMINATED = 143  # as a process that died of SIGTERM
 KINDS: dict[str, Any] = {  # of what a trial's state consists
     "names": dict,
     "random": dict,
@@ -75,7 +73,7 @@ class Keeper(Callback):
             set_random_state(self.random, trial.device, trial.train_data)
         if first:
             at = f"epoch {trial.epoch + 1}, step {trial.job.step}"
-            log.warning(f"anydevice: going on from {newest} ({at}).")
+            log.warning(f"anydevice: resuming from {newest} ({at}).")
             if trial.history and getattr(trial.train_data, "persistent_workers", False):
                 say_once(
                     "anydevice: the order of samples is as it was, but persistent workers start "
@@ -122,7 +120,7 @@ class Keeper(Callback):
 def of_all_ranks(
     state: dict[str, Any], random_of_epoch: dict[str, Any], ranks: Ranks | None
 ) -> dict[str, Any]:
-    """The state to keep: beside what all ranks have alike, what each has for itself."""
+    """The state to keep: what all ranks have in common, and what each has for itself."""
     state = {**state, "random_of_epoch": random_of_epoch}
     if ranks:
         own = {name: state[name] for name in OWN}
@@ -131,7 +129,7 @@ def of_all_ranks(
 
 
 def of_this_rank(state: dict[str, Any], trial: "Trial | None" = None) -> dict[str, Any]:
-    """The state to go on from; other ranks than wrote it share what those have measured."""
+    """The state to resume from; ranks other than those that wrote it share what these measured."""
     _refuse_malformed(state)
     ranks = trial.ranks if trial else None
     rank, world = (ranks.rank, ranks.world) if ranks else (0, 1)

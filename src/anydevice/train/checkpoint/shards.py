@@ -1,6 +1,6 @@
 """Checkpoints that every rank writes its share of, by torch.distributed.checkpoint.
 
-They are read by any number of ranks, also by one process that has the whole network.
+Any number of ranks can read them, and so can one process that has the whole network.
 """
 
 import warnings
@@ -21,14 +21,19 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
-from anydevice.train.checkpoint.checkpoints import SHARDS, refuse_another, unwritten, whole_state
+from anydevice.train.checkpoint.checkpoints import (
+    SHARDS,
+    every_tensor,
+    refuse_another,
+    unwritten,
+)
 from anydevice.train.checkpoint.manifest import CheckpointError, Sum
 from anydevice.train.checkpoint.shard_files import ShardReader, ShardWriter
 from anydevice.train.ranks import Ranks
 
 
 class Shards:
-    """The parts of a trial that are shared out over the ranks; `ranks` is None for one process."""
+    """The parts of a trial that are sharded over the ranks; `ranks` is None for one process."""
 
     def __init__(
         self, network: nn.Module, loss: object, optimizer: Optimizer | None, ranks: Ranks | None
@@ -50,7 +55,7 @@ class Shards:
         return writer.sums
 
     def read(self, path: Path, groups: Any) -> None:
-        """Takes up what is there, whatever part of it this process has."""
+        """Takes up what is there, as far as this process has it."""
         reader = ShardReader(path / SHARDS)
         tensors = self._tensors()
         refuse_another(path, _shapes(tensors["network"]), _shapes_in(reader.index))
@@ -77,7 +82,7 @@ class Shards:
         return {"groups": state["param_groups"], "plain": _split(state["state"])[1]}
 
     def _tensors(self) -> dict[str, Any]:
-        tensors: dict[str, Any] = {"network": whole_state(self.network)}
+        tensors: dict[str, Any] = {"network": every_tensor(self.network)}
         if self.loss is not None:
             tensors["loss"] = self.loss.state_dict()
         if self.optimizer:
@@ -98,7 +103,7 @@ def _alone() -> Iterator[None]:
 
 
 def _split(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What an optimizer keeps for each parameter: tensors, and whatever is none."""
+    """What an optimizer keeps for each parameter: tensors, and what is not."""
     tensors: dict[str, Any] = {}
     plain: dict[str, Any] = {}
     for parameter, held in state.items():

@@ -14,16 +14,16 @@ from anydevice.devices.load import load_of
 from anydevice.devices.move import move
 from anydevice.errors import UsageError
 
-# Data up to this share of the free memory stays on the device; the rest is for the training.
+# Data up to this share of the free memory stays on the device; the remainder is for the training.
 RESIDENT_SHARE = 0.5
 
-Order = Callable[[torch.device], Tensor | None]  # the rows of an epoch, None for as they come
+RowOrder = Callable[[torch.device], Tensor | None]  # the rows of an epoch; None: as they come
 
 
 class Resident:
     """Tensors that live on the device, cut into batches there in an order drawn there."""
 
-    def __init__(self, tensors: tuple[Tensor, ...], batch_size: int, order: Order) -> None:
+    def __init__(self, tensors: tuple[Tensor, ...], batch_size: int, order: RowOrder) -> None:
         self.tensors = tensors
         self.batch_size = batch_size
         self.order = order
@@ -80,7 +80,7 @@ class Persistent:
 
 
 class Sent:
-    """Batches copied to the device on a stream of their own.
+    """Batches copied to the device on a separate stream.
 
     The step before computes meanwhile: nothing here waits, and the training loop does not either.
     """
@@ -105,7 +105,7 @@ class Sent:
 
 
 def batches_of(
-    data: Any, device: torch.device, *, batch_size: int, order: Callable[[int], Order]
+    data: Any, device: torch.device, *, batch_size: int, order: Callable[[int], RowOrder]
 ) -> Iterable[Any]:
     """Batches on the device, by the shortest way that this kind of data allows.
 
@@ -185,7 +185,7 @@ def _holds_tensors(data: Any) -> bool:
     return isinstance(data, TensorDataset) and type(data).__getitem__ is TensorDataset.__getitem__
 
 
-def _loaded(data: Dataset[Any], batch_size: int, order: Order) -> DataLoader[Any]:
+def _loaded(data: Dataset[Any], batch_size: int, order: RowOrder) -> DataLoader[Any]:
     class Sampler(torch.utils.data.Sampler[int]):
         def __len__(self) -> int:
             return len(cast(Sized, data))
@@ -198,7 +198,7 @@ def _loaded(data: Dataset[Any], batch_size: int, order: Order) -> DataLoader[Any
 
 
 def _pinned(batch: Any) -> Any:
-    """The batch in memory that can be copied from while the program goes on."""
+    """The batch in memory that can be copied from while the program continues."""
 
     def pin(tensor: Tensor) -> Tensor:
         pageable = tensor.device.type == "cpu" and not tensor.is_pinned()

@@ -1,4 +1,4 @@
-"""Each rank's share of every batch: a slice of it, so that together they train on the whole."""
+"""Each rank's part of every batch: a slice of it, so that together they train on the whole."""
 
 import random
 from collections import deque
@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
 
 from anydevice.errors import UsageError
-from anydevice.train.data.batches import Order, batches_of, tensors_of
+from anydevice.train.data.batches import RowOrder, batches_of, tensors_of
 from anydevice.train.data.random_state import random_state, set_random_state
 from anydevice.train.data.rows import rows_of, sample_count, slices
 from anydevice.train.ranks import Ranks
@@ -28,7 +28,7 @@ class Portion(NamedTuple):
     whole: float  # rows of the batch that the ranks share
 
     def in_parts(self, parts: int) -> "list[Portion]":
-        """The portion in at most so many; together they are of the one whole."""
+        """The portion in at most `parts`, which are of the same whole batch."""
         size = max(self.rows, 1)
         return [
             Portion(
@@ -69,7 +69,7 @@ class Portions:
                 yield Portion(batch, rows, whole)
 
     def _until_one_ends(self) -> Iterator[Any]:
-        """Batches that nobody has counted: the ranks agree on each that there is one."""
+        """Batches whose number is not known: the ranks agree on each that there is one."""
         rest, ended = iter(self.batches), object()
         while True:
             batch = next(rest, ended)
@@ -89,11 +89,11 @@ def portions(
     device: torch.device,
     *,
     batch_size: int,
-    order: Callable[[int], Order],
+    order: Callable[[int], RowOrder],
     seed: Callable[[], int],
     epoch: Callable[[], int],
 ) -> tuple[Iterable[Any], Iterable[tuple[int, int]] | None]:
-    """As `batches_of`, for this rank's part of each batch; beside it the parts' sizes."""
+    """As `batches_of`, for this rank's part of each batch; also returns the sizes of the parts."""
     how: dict[str, Any] = {"batch_size": batch_size, "order": order}
     if isinstance(data, IterableDataset):
         data = DataLoader(data, batch_size)
@@ -107,23 +107,23 @@ def portions(
         return batches_of(loader, device, **how), rows.sizes
     samples = _samples(data)
     if samples is not None:
-        share = Share(samples, batch_size, ranks)
-        how = {"batch_size": share.own, "order": share.order(order)}
-        return batches_of(data, device, **how), share.sizes
+        own = RankRows(samples, batch_size, ranks)
+        how = {"batch_size": own.size, "order": own.order(order)}
+        return batches_of(data, device, **how), own.sizes
     if not isinstance(data, Iterable):
-        return batches_of(data, device, **how), None  # which says what is wrong with it
+        return batches_of(data, device, **how), None  # which raises an error that says why
     sliced = Sliced(data, ranks)
     return batches_of(sliced, device, **how), sliced.sizes
 
 
 def slice_of(whole: int, ranks: Ranks) -> slice:
-    """This rank's rows of so many; the first ranks have one more where it does not come out."""
+    """This rank's part of `whole` rows; the first ranks get those that are left over."""
     each, more = divmod(whole, ranks.world)
     start = ranks.rank * each + min(ranks.rank, more)
     return slice(start, start + each + (ranks.rank < more))
 
 
-class Share:
+class RankRows:
     """This rank's rows of a data set that comes without batches."""
 
     def __init__(self, samples: int, batch_size: int, ranks: Ranks) -> None:
@@ -135,15 +135,15 @@ class Share:
         self.samples, self.batch_size = samples, batch_size
         self.full, rest = divmod(samples, batch_size)
         self.slice, self.last = slice_of(batch_size, ranks), slice_of(rest, ranks)
-        self.own = self.slice.stop - self.slice.start
-        self.sizes = [(self.own, batch_size)] * self.full
+        self.size = self.slice.stop - self.slice.start
+        self.sizes = [(self.size, batch_size)] * self.full
         if rest:
             self.sizes.append((self.last.stop - self.last.start, rest))
 
-    def order(self, whole: Callable[[int], Order]) -> Callable[[int], Order]:
+    def order(self, whole: Callable[[int], RowOrder]) -> Callable[[int], RowOrder]:
         """This rank's rows of an epoch, from the order of all rows."""
 
-        def order(samples: int) -> Order:
+        def order(samples: int) -> RowOrder:
             draw = whole(samples)
 
             def own(device: torch.device) -> Tensor:
@@ -161,7 +161,7 @@ class Share:
 
 
 class Slices:
-    """Slices of whatever batches; their sizes are kept for when they come out of the data path."""
+    """Slices of any batches; their sizes are kept for when they come out of the data path."""
 
     def __init__(self, batches: Iterable[Any], ranks: Ranks) -> None:
         self.batches, self.ranks = batches, ranks

@@ -32,7 +32,7 @@ def rows_of(batch: Any, rows: slice, size: int) -> Any:
 
 
 def parts_of(batch: Any, parts: int) -> list[Any]:
-    """The batch in at most so many parts."""
+    """The batch in at most `parts` parts."""
     size = sample_count(batch)
     return [rows_of(batch, rows, size) for rows in slices(size, parts)]
 

@@ -36,7 +36,7 @@ class Sets:
     ranks: Ranks | None = None
 
     def give(self, name: str, data: Any, batch_size: int, shuffle: bool) -> None:
-        """Take one set, in the place of one that had this name."""
+        """Take one set, instead of one that had this name."""
         self.given[name] = Given(data, batch_size, shuffle)
         self.made.clear()
 
@@ -97,7 +97,7 @@ class Sets:
         return batches
 
     def _statistics(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Of the training images, whichever are looked at; of these where there are none."""
+        """Of the training images; without any, of these."""
         train = self.given.get("train")
         known = tensors_of(collated(train.data)) if train else None
         mean, scale = statistics(known[0] if known and are_bytes(known[0]) else images)

@@ -21,7 +21,7 @@ from anydevice.train.ranks import Ranks
 
 
 class Whole(nn.Module):
-    """From the batch to the loss in one forward pass, which DDP asks for, however it is done."""
+    """From the batch to the loss in one forward pass, as DDP requires."""
 
     def __init__(self, network: nn.Module, loss: object, forward: Forward) -> None:
         super().__init__()
@@ -52,8 +52,8 @@ class Replicated(Strategy):
     def _settle_order(self) -> None:
         """A backward pass of zeros, after which DDP puts gradients together in its lasting order.
 
-        Else it would do so after the first step, also of a run that goes on: that step's gradients
-        would be added up in another order than in the run that was not interrupted.
+        Otherwise it would do so after the first step, of a resumed run too: the gradients of that
+        step would be added in another order than in the run that was not interrupted.
         """
         before = [parameter.grad for parameter in self.trained]
         self.wrapped(None)
@@ -83,8 +83,8 @@ class Replicated(Strategy):
             self._versions = [_version(parameter) for parameter in self.trained]
 
     def finish(self) -> None:
-        """Gives the gradients that the others wait for, after a step that broke off here: zeros."""
-        if self._versions is None:  # the forward pass that comes before them did not get so far
+        """After a step that failed here: zeros for the gradients that the others wait for."""
+        if self._versions is None:  # it failed in or before the forward pass
             self.wrapped.require_forward_param_sync = False  # its buffers are those of the others
             self.wrapped(None)
             self._versions = [_version(parameter) for parameter in self.trained]
@@ -97,7 +97,7 @@ class Replicated(Strategy):
         return [place for place, (parameter, before) in there if _version(parameter) == before]
 
     def settle(self, job: Job) -> None:
-        """After the first step DDP is told whether parameters take no part: it waits for all."""
+        """Once, after the first step: DDP waits for unused parameters unless it looks for them."""
         if self.complete is not None:
             return
         missing = self.ranks.gather(self._missing())
@@ -113,8 +113,8 @@ class Replicated(Strategy):
         self.wrapped = job.network = DistributedDataParallel(module, find_unused_parameters=True)
         if self.ranks.first:
             log.warning(
-                "anydevice: some parameters take no part in the loss; in each step DDP looks for "
-                "those, which costs a little. Freeze them by requires_grad_(False) to avoid it."
+                "anydevice: some parameters take no part in the loss; DDP looks for them in each "
+                "step, which costs a little. Freeze them by requires_grad_(False) to avoid it."
             )
 
 

@@ -19,8 +19,8 @@ from anydevice.notices import log
 from anydevice.train.ranks import Ranks, leave_at_once
 
 LOOK = 0.25  # seconds between two looks at the other ranks
-GRACE = 10.0  # seconds for the others to hear of an error, and to end by themselves
-ENDED = "it ended without a word, as a process that was killed does"
+GRACE = 10.0  # seconds for the others to learn of an error, and to end by themselves
+ENDED = "it ended without an error, as a killed process does"
 
 
 class RankError(RuntimeError):
@@ -30,8 +30,8 @@ class RankError(RuntimeError):
 class Watch:
     """Inside the block, ranks learn at once that another has failed or is gone.
 
-    The word goes through the store that the ranks met at, which does not wait for any device. A
-    thread listens: the training itself may be waiting for the rank that is gone.
+    The message goes through the store that the ranks met at, which does not wait for any device.
+    A thread listens, since the training itself may be waiting for the rank that is gone.
     """
 
     scopes = 0  # the same number on all ranks: they enter the same blocks
@@ -41,7 +41,7 @@ class Watch:
         self.ranks = ranks
         self.store = PrefixStore(f"anydevice/{Watch.scopes}", _get_default_store().clone())  # type: ignore[attr-defined]
         self.on_look: list[Callable[[], None]] = []
-        self._told = False
+        self._announced = False
         self._over = threading.Event()
         self._wake, self._waker = os.pipe()
         self._thread = threading.Thread(target=self._listen, daemon=True)
@@ -59,7 +59,7 @@ class Watch:
     ) -> None:
         try:
             if error is None or isinstance(error, SystemExit):
-                with suppress(dist.DistError):  # who kept the store has left already
+                with suppress(dist.DistError):  # the rank that kept the store has left already
                     self.store.set(f"left/{self.ranks.rank}", "")
             else:
                 self._failed(error)
@@ -78,7 +78,7 @@ class Watch:
         return rank, text
 
     def failed(self, error: BaseException) -> None:
-        """Has the others know at once; what is done on the way out may wait for them."""
+        """Informs the others at once: what this rank does on its way out may wait for them."""
         leave_at_once()
         if isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError):
             self._hear_first()  # it may come of another rank's end
@@ -92,7 +92,7 @@ class Watch:
             while time.monotonic() < end and self.store.add("heard", 0) < self.ranks.world - 1:
                 time.sleep(0.01)
             return
-        self._tell(rank, text)
+        self._announce(rank, text)
         if isinstance(error, RuntimeError):
             raise RankError(f"rank {rank} failed first: {text}") from None
 
@@ -121,7 +121,7 @@ class Watch:
                     self._end(*first)
                     return
         except dist.DistError:
-            return  # the store is gone, and with it who started the ranks and ends them
+            return  # the store is gone, and with it the launcher, which ends the ranks
 
     def _ended(self, rank: int) -> None:
         if not self.store.check([f"left/{rank}"]):
@@ -129,21 +129,21 @@ class Watch:
 
     def _end(self, rank: int, text: str) -> None:
         """Ends the process where it cannot come to its end by itself, as it waits for the rank."""
-        self._tell(rank, text)
+        self._announce(rank, text)
         if not self._over.wait(GRACE):
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(1)
 
-    def _tell(self, rank: int, text: str) -> None:
-        if not self._told:
-            self._told = True
+    def _announce(self, rank: int, text: str) -> None:
+        if not self._announced:
+            self._announced = True
             log.error(f"anydevice: rank {self.ranks.rank} stops: rank {rank} failed: {text}")
             self.store.add("heard", 1)
 
 
 def _open(ranks: Ranks) -> dict[int, int]:
-    """For each other rank of this machine, a descriptor that tells when it ends; Linux has them."""
+    """For each other rank of this machine, a descriptor that is readable once it has ended."""
     if not hasattr(os, "pidfd_open"):
         return {}
     home = ranks.homes[ranks.rank][0]
@@ -158,7 +158,7 @@ def _open(ranks: Ranks) -> dict[int, int]:
 
 
 def _ended() -> int:
-    """A descriptor of something that is at its end already."""
+    """A descriptor that is readable already."""
     reading, writing = os.pipe()
     os.write(writing, b".")
     os.close(writing)

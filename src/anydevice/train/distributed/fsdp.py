@@ -1,4 +1,4 @@
-"""One step of several ranks, each with a share of the network: FSDP2's fully_shard."""
+"""One step of several ranks, each with a shard of the network: FSDP2's fully_shard."""
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -19,7 +19,7 @@ STEPS = ("training_step", "validation_step")
 
 
 class Sharded(Strategy):
-    """FSDP2: every rank has a share of each parameter, and the whole of a block while it runs."""
+    """FSDP2: every rank has a shard of each parameter, and the whole of a block while it runs."""
 
     is_sharded = True
 
@@ -36,7 +36,7 @@ class Sharded(Strategy):
 
 
 def shard(network: nn.Module, loss: object, optimizer: object, ranks: Ranks) -> None:
-    """Shares the parameters out, block by block; an optimizer over them gets the shares."""
+    """Shards the parameters, block by block; an optimizer over them gets the shards."""
     if isinstance(network, FSDPModule):
         return
     modules = [network, *([loss] if isinstance(loss, nn.Module) else [])]
@@ -53,20 +53,20 @@ def shard(network: nn.Module, loss: object, optimizer: object, ranks: Ranks) -> 
         if hasattr(network, step):
             register_fsdp_forward_method(network, step)
     if isinstance(optimizer, Optimizer):
-        _take_shares(optimizer, before, dict(_named(modules)))
+        _take_shards(optimizer, before, dict(_named(modules)))
 
 
-def _take_shares(
-    optimizer: Optimizer, before: dict[int, str], shares: dict[str, nn.Parameter]
+def _take_shards(
+    optimizer: Optimizer, before: dict[int, str], shards: dict[str, nn.Parameter]
 ) -> None:
-    """Has the optimizer train shares; `before` has their names by the ids of the parameters."""
+    """Has the optimizer train shards; `before` has their names by the ids of the parameters."""
     if optimizer.state:
         raise UsageError(
             'expected a new optimizer for strategy="fsdp", got one that has made steps: give a '
             "name or a function of the parameters."
         )
     for group in optimizer.param_groups:
-        group["params"] = [shares[before[id(p)]] if id(p) in before else p for p in group["params"]]
+        group["params"] = [shards[before[id(p)]] if id(p) in before else p for p in group["params"]]
 
 
 def _blocks(module: nn.Module) -> Iterable[nn.Module]:

@@ -22,7 +22,7 @@ class Strategy:
     def forward(self, network: Any, portion: Portion) -> Result:
         """As the trial's own, for a part of a batch; the size is that of the rows that count."""
         loss, output, target, _ = self.outcome(portion.batch)
-        if self.sums and portion.rows:  # what the sum over the whole batch is like
+        if self.sums and portion.rows:  # estimates the sum over the whole batch
             loss = loss * (portion.whole / portion.rows)
         return Result(loss, output, target, portion.rows)
 
