@@ -4,6 +4,8 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from anydevice.sweep.jsonable import is_number
+
 MORE = ("acc", "top", "f1", "auc", "auroc", "precision", "recall", "r2", "score", "iou", "bleu")
 LESS = ("loss", "error", "err", "errors", "seconds", "time")
 PREFERRED = ("val_accuracy", "accuracy", "val_acc", "acc", "val_loss", "loss")
@@ -25,6 +27,6 @@ def compared_by(names: Iterable[str]) -> str | None:
 
 def badness(name: str, figure: Any, more: bool | None = None) -> float:
     """A number that is lower for a better figure; what is no number is worst."""
-    if isinstance(figure, bool) or not isinstance(figure, (int, float)) or math.isnan(figure):
+    if not is_number(figure) or math.isnan(figure):
         return math.inf
     return -figure if (more_is_better(name) if more is None else more) else figure
