@@ -29,4 +29,4 @@ def badness(name: str, figure: Any, more: bool | None = None) -> float:
     """A number that is lower for a better figure; what is no number is worst."""
     if not is_number(figure) or math.isnan(figure):
         return math.inf
-    return -figure if (more_is_better(name) if more is None else more) else figure
+    return float(-figure if (more_is_better(name) if more is None else more) else figure)
