@@ -34,12 +34,13 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 def python_blocks() -> list[object]:
-    """Each with its page and number; tests/bench and tests/sweep do less of what takes long."""
+    """Each with its page and number; what takes long is done in small by tests of its room."""
     found: list[object] = []
     for path in PAGES:
         for number, code in enumerate(blocks(path.read_text("utf-8"), "python"), 1):
-            marks = [pytest.mark.long] if path.name in ("bench.md", "fuse.md") else []
-            found.append(pytest.param(code, marks=marks, id=f"{path.stem}-{number}"))
+            name = f"{path.stem}-{number}"
+            marks = [pytest.mark.long] if name in ("bench-1", "fuse-1", "tutorial-2") else []
+            found.append(pytest.param(code, marks=marks, id=name))
     return found
 
 
