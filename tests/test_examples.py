@@ -20,6 +20,7 @@ IS_SAID = {
     "plan": "momentum           10,546",
     "trial_ddp": "on cuda:1: 100.0% of the other 1000 are right",
     "sweep": "12 runs done",
+    "gpt": "training on Tesla T4",
     "fsdp2": "the loaded model has the same loss: True",
 }
 
