@@ -14,11 +14,11 @@ from tempfile import mkdtemp
 UNFINISHED = ".unfinished-"
 
 
-def write_whole(path: Path, data: bytes | bytearray | memoryview) -> None:
+def write_whole(path: Path, data: bytes | bytearray | memoryview, *, mode: int = 0o666) -> None:
     """Puts a file with this content under its name, over one that was there."""
     unfinished = path.with_name(f"{UNFINISHED}{os.getpid()}-{path.name}")
     try:
-        write_through(unfinished, data)
+        write_through(unfinished, data, mode=mode)
         os.replace(unfinished, path)
     except BaseException:
         unfinished.unlink(missing_ok=True)
@@ -26,10 +26,10 @@ def write_whole(path: Path, data: bytes | bytearray | memoryview) -> None:
     sync(path.parent)
 
 
-def write_through(path: Path, data: bytes | bytearray | memoryview) -> None:
+def write_through(path: Path, data: bytes | bytearray | memoryview, *, mode: int = 0o666) -> None:
     """Writes a new file and waits until the disk has it."""
     rest = memoryview(data)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
         while rest:
             rest = rest[os.write(descriptor, rest) :]
@@ -78,11 +78,18 @@ def sync(path: Path) -> None:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Inside the block no other process is in one with the same file, which is made if need be."""
-    with path.open("a") as file:
-        lock(file.fileno())
+def locked(path: Path, *, mode: int = 0o666) -> Iterator[None]:
+    """Inside the block no other process is in one with the same file, which is made if need be.
+
+    A link in its place is an OSError: somebody may have put it there.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(path, flags, mode)
+    try:
+        lock(descriptor)
         yield
+    finally:
+        os.close(descriptor)
 
 
 def lock(descriptor: int, *, wait: bool = True) -> bool:

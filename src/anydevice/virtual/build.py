@@ -1,10 +1,18 @@
 """The native library: compiled once for each torch, with the compiler at hand.
 
-`python -m anydevice.virtual.build` builds it ahead of time.
+`python -m anydevice.virtual.build` builds it ahead of time; `--clean` removes those whose torch is
+gone, and those of earlier sources.
+
+Note [Checksums]
+A library that is half there ends the process with SIGBUS as it is loaded, or leaves torch half
+imported. So a JSON file next to it has its size and CRC-32, and every start compares them: 1 ms for
+2.5 MB, where SHA-256 takes 3 to 7. A CRC finds damage. It does not need to find an attacker, who
+could replace the JSON file as well: cache.py keeps others from writing here.
 """
 
 import errno
 import hashlib
+import json
 import os
 import platform
 import shlex
@@ -12,14 +20,18 @@ import shutil
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
-from anydevice.files import locked, sync
+from anydevice.errors import UsageError
+from anydevice.files import lock, locked, sync, write_whole
+from anydevice.virtual import cache
 
 NATIVE = Path(__file__).parent / "native"
 FLAGS = ("-std=c++20", "-O2", "-g0", "-fno-math-errno", "-fPIC", "-fvisibility=hidden", "-w")
@@ -29,6 +41,8 @@ UNITS = {
     "core": (".", "runtime", "dispatch", "memory", "collectives"),
     "kernels": ("random", "kernels"),
 }
+LIBRARY = "anydevice_virtual.so"
+LOCK = "lock"
 UNFINISHED = "unfinished-"
 DAYS_KEPT = 30
 ROOM = 32 << 20  # bytes, which compiling takes at the most
@@ -39,13 +53,12 @@ class BuildError(RuntimeError):
 
 
 def library() -> Path:
-    """The library for this torch, built if it is not there yet."""
+    """The library for this torch, built if it is not there yet, or is damaged."""
     try:
-        path = cache_dir() / _key() / "anydevice_virtual.so"
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with locked(path.with_name("lock")):  # one process builds, others find it built
-                if not path.exists():
+        path = cache.folder(_key()) / LIBRARY
+        if not _is_whole(path):
+            with locked(path.with_name(LOCK), mode=cache.MODE):  # others wait, and find it built
+                if not _is_whole(path):
                     _build(path)
                     _remove_unused(path.parent)
     except OSError as error:  # read-only, full, or no directory at all
@@ -58,9 +71,81 @@ def library() -> Path:
     return path
 
 
-def cache_dir() -> Path:
-    """Where what is built is kept."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anydevice"
+def clean() -> list[tuple[Path, str]]:
+    """Removes libraries that nothing here can load any more; their folders, and why."""
+    removed = []
+    for folder in sorted(cache.cache_dir().glob("torch-*")):
+        why = _gone(folder)
+        if why and not folder.is_symlink() and not _in_use(folder):
+            shutil.rmtree(folder)
+            removed.append((folder, why))
+    return removed
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether the library is there as it was built."""
+    made = _made(path.parent)
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return False
+    return (made.get("bytes"), made.get("crc32")) == (len(content), zlib.crc32(content))
+
+
+def _made(folder: Path) -> dict[str, Any]:
+    """What was written down about the library as it was built; empty if that cannot be read."""
+    try:
+        made = json.loads(_record(folder).read_bytes())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return made if isinstance(made, dict) else {}
+
+
+def _write_down(path: Path) -> None:
+    """What `_is_whole` and `_gone` compare."""
+    content = path.read_bytes()
+    made = {
+        "bytes": len(content),
+        "crc32": zlib.crc32(content),
+        "torch": str(_torch()),
+        "version": _torch_version(),
+        "anydevice": str(NATIVE),
+    }
+    write_whole(_record(path.parent), json.dumps(made, indent=2).encode(), mode=cache.MODE)
+
+
+def _record(folder: Path) -> Path:
+    return folder / "anydevice_virtual.json"
+
+
+def _gone(folder: Path) -> str | None:
+    """Why nothing can load the library of a folder any more."""
+    made = _made(folder)
+    if folder.name == _key():
+        return None
+    if not made:
+        return "not whole"
+    try:
+        torch = Path(made["torch"], "version.py").read_text("utf-8")
+    except OSError:
+        torch = ""
+    if f"'{made['version']}'" not in torch:
+        return f"there is no torch {made['version']} in {made['torch']} any more"
+    if not Path(made["anydevice"]).exists() or made["anydevice"] == str(NATIVE):
+        return "of earlier sources"
+    return None
+
+
+def _in_use(folder: Path) -> bool:
+    """Whether a process builds the library just now."""
+    try:
+        descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    try:
+        return not lock(descriptor, wait=False)
+    finally:
+        os.close(descriptor)
 
 
 def units() -> dict[str, list[Path]]:
@@ -84,6 +169,7 @@ def _build(path: Path) -> None:
     with TemporaryDirectory(dir=path.parent, prefix=UNFINISHED) as folder:
         unfinished = Path(folder) / path.name
         log = path.with_name("build.log")
+        log.touch(mode=cache.MODE)
         with log.open("w", encoding="utf-8") as output:
             compiling = [
                 subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
@@ -102,8 +188,10 @@ def _build(path: Path) -> None:
                 f"{command[0]} could not compile the virtual GPU for torch {_torch_version()}; "
                 f"its messages are in {log}."
             )
-        sync(unfinished)  # loading a library that is half there ends the process
+        cache.keep_from_others(unfinished)
+        sync(unfinished)
         os.replace(unfinished, path)
+        _write_down(path)
     took = time.monotonic() - begin
     print(f"anydevice: built in {took:.0f} s, kept in {path.parent}", file=sys.stderr, flush=True)
 
@@ -131,7 +219,7 @@ def _remove_unused(used: Path) -> None:
     """Libraries of other torches and other sources, once nobody has loaded them for a while."""
     unused = time.time() - DAYS_KEPT * 24 * 3600
     for folder in used.parent.glob("torch-*"):
-        loaded = folder / "anydevice_virtual.so"
+        loaded = folder / LIBRARY
         if folder != used and loaded.exists() and loaded.stat().st_mtime < unused:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -174,8 +262,21 @@ def _torch_version() -> str:
     return version("torch")
 
 
+def main(arguments: list[str]) -> None:
+    """Builds the library, or removes those that nothing can load any more."""
+    if arguments not in ([], ["--clean"]):
+        raise UsageError(f"expected --clean or nothing, got {' '.join(arguments)}.")
+    if not arguments:
+        print(library())
+        return
+    removed = clean()
+    for folder, why in removed:
+        print(f"removed {folder}: {why}")
+    print(f"{len(removed)} removed from {cache.cache_dir()}")
+
+
 if __name__ == "__main__":
     try:
-        print(library())
-    except BuildError as error:
+        main(sys.argv[1:])
+    except (BuildError, UsageError) as error:
         sys.exit(f"anydevice: {error}")

@@ -5,6 +5,7 @@ import os
 import threading
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 
 from anydevice.errors import UsageError
 from anydevice.virtual import build
@@ -60,9 +61,15 @@ NUMBERS = (
 
 
 @cache
+def path() -> Path:
+    """Where the native library is, built and checked at the first call."""
+    return build.library()
+
+
+@cache
 def library() -> ctypes.CDLL:
-    """The native library, built and loaded at the first call."""
-    loaded = ctypes.CDLL(str(build.library()))
+    """The native library, loaded at the first call."""
+    loaded = ctypes.CDLL(str(path()))
     for name in TEXT:
         getattr(loaded, name).restype = ctypes.c_char_p
     for name in ERRORS:

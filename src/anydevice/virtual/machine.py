@@ -9,7 +9,7 @@ from typing import Any
 from anydevice.devices.catalogue import Card, card
 from anydevice.errors import UsageError
 from anydevice.text import size_of
-from anydevice.virtual import build, core, ops, visible
+from anydevice.virtual import core, ops, visible
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def begin(wanted: Machine) -> None:
         10 * major + minor,
     )
     specification = (core.Gpu * wanted.gpus)(*[each] * wanted.gpus)
-    listed = ops.kept_op_list(build.library().parent).encode()
+    listed = ops.kept_op_list(core.path().parent).encode()
     _machine = wanted
     try:
         enable_native = core.library().anydevice_enable

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from anydevice.files import write_whole
+from anydevice.virtual.cache import MODE
 
 LAYOUTS = ("CUDA", "SparseCUDA", "SparseCsrCUDA", "NestedTensorCUDA", "QuantizedCUDA")
 
@@ -42,7 +43,7 @@ def kept_op_list(folder: Path) -> str:
     except OSError:
         listed = op_list()
     with suppress(OSError):  # a cache that others filled may be read-only
-        write_whole(kept, listed.encode())
+        write_whole(kept, listed.encode(), mode=MODE)
     return listed
 
 

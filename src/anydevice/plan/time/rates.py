@@ -13,7 +13,7 @@ from anydevice.devices.catalogue import Card
 from anydevice.errors import UsageError
 from anydevice.files import write_whole
 from anydevice.tables import Table
-from anydevice.virtual.build import cache_dir
+from anydevice.virtual.cache import MODE, cache_dir, folder
 
 SIDES = ("value", "quick", "slow")
 FORMAT = "anydevice rates 1"
@@ -127,10 +127,9 @@ def stored(card: Card) -> dict[str, float]:
 
 def store(card: Card, measured: Mapping[str, float], device: str) -> Path:
     """Saves what was measured for a card."""
-    path = rates_file(card)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = folder("rates") / rates_file(card).name
     kept = {"format": FORMAT, "card": card.kind, "device": device, "rates": dict(measured)}
-    write_whole(path, json.dumps(kept, indent=2).encode())
+    write_whole(path, json.dumps(kept, indent=2).encode(), mode=MODE)
     return path
 
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
 import os
 import platform
 import subprocess
 from collections.abc import Sequence
-from functools import cache
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 
-from anydevice.virtual import build
+from anydevice.virtual import build, cache
 
 TYPES = {
     "bool": "bool",
@@ -98,10 +99,9 @@ def _source(
     return SOURCE.format(complex=complex_header, code=code, type=kind, statement=statement)
 
 
-@cache
+@functools.cache
 def _compiled(source: str) -> Any:
-    kept = build.cache_dir() / "jiterator"
-    kept.mkdir(parents=True, exist_ok=True)
+    kept = cache.folder("jiterator")
     command = [*build.compiler(), *build.FLAGS, "-shared", f"-I{build.headers()}"]
     made_from = " ".join((*command, torch.__version__, platform.machine(), source))
     path = kept / f"{hashlib.sha256(made_from.encode()).hexdigest()[:16]}.so"
@@ -120,6 +120,7 @@ def _compiled(source: str) -> Any:
                     "the host's compiler, which stands in for CUDA's on virtual GPUs, "
                     f"did not take this kernel:\n{done.stderr}"
                 )
+            cache.keep_from_others(Path(unfinished))
             os.replace(unfinished, path)
     return ctypes.CDLL(str(path)).launch
 
