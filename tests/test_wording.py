@@ -126,8 +126,8 @@ def files_under(folder: Path) -> list[Path]:
 
 
 def is_clean_already(path: Path) -> bool:
-    """Whether the file is not, or no longer, below a path of the list `not_yet`."""
-    left = {ROOT / name for name in RULES["not_yet"]}
+    """Whether the file is not below a path of the list `left_out`."""
+    left = {ROOT / name for name in RULES["left_out"]}
     return left.isdisjoint([path, *path.parents])
 
 

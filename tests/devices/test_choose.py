@@ -52,7 +52,7 @@ def test_without_a_gpu_try_gpu_falls_back_and_says_so_once(
     with caplog.at_level(logging.WARNING, "anydevice"):
         assert ad.try_gpu() == ad.try_gpu() == torch.device("cpu")
     assert len(caplog.messages) == 1
-    assert "try_gpu(0) falls back on the CPU, because" in caplog.messages[0]
+    assert "try_gpu(0) falls back to the CPU, because" in caplog.messages[0]
     assert ad.try_all_gpus() == []
     assert ad.pick("auto") == torch.device("cpu")
 

@@ -268,7 +268,7 @@ def first_run(sweep: ad.Sweep) -> ad.Run:
 def test_a_run_that_somebody_has_is_refused_to_a_second_loop(tmp_path: Path) -> None:
     sweep = ad.Sweep(None, ad.grid(lr=[1]))
     with sweep.track(sweep.runs[0], tmp_path) as t:
-        with pytest.raises(UsageError, match="got one that is"):
+        with pytest.raises(UsageError, match="got one under way"):
             sweep.track(sweep.runs[0], tmp_path).__enter__()
         t.epoch(loss=1)
     record = read(tmp_path, sweep.runs[0].key)

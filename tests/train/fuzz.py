@@ -143,7 +143,6 @@ def watched(event: str, arguments: tuple[Any, ...]) -> None:
 def fuzzed(count: int, seed: int) -> Counter[str]:
     """How many ended how; what must not happen is an AssertionError."""
     counts: Counter[str] = Counter()
-    logging.getLogger("anydevice").setLevel(logging.CRITICAL)
     with tempfile.TemporaryDirectory() as name:
         good = written(Path(name))
         copies = [Path(name) / "expected" / each.name for each in good]
@@ -180,5 +179,6 @@ if __name__ == "__main__":
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
+    logging.getLogger("anydevice").setLevel(logging.CRITICAL)
     for ended, times in sorted(fuzzed(given.count, given.seed).items()):
         print(f"{times:6} {ended}")

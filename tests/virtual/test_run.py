@@ -423,7 +423,7 @@ def test_a_reader_that_goes_away_and_a_debugger_are_as_with_python(tmp_path: Pat
         (".", "got ., which is a directory"),
         ("-m no.such.module", "got no.such.module, which does not exist"),
         ("-m json.nope", "got json.nope, which does not exist"),
-        ("ls", "expected a Python program, got ls, which is none"),
+        ("ls", "expected a Python program, got ls, which is not one"),
         ("python progam.py", "got progam.py, which does not exist: did you mean program.py?"),
         ("python -m no.such.module", "got no.such.module, which does not exist"),
         ("python -uI program.py", "expected a Python that reads its environment, got -uI"),

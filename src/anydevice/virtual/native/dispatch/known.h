@@ -5,7 +5,7 @@
 // DistributedDataParallel sends the indices and sizes of its buckets through a broadcast and walks
 // along what comes back, and zeros there crash it; all_gather_object sends lengths. So a small
 // block of whole numbers keeps those that the host wrote (a copy from the host, a fill) or that
-// came from another such block (a copy, a collective). Whatever else writes to the block makes its
+// came from another such block (a copy, a collective). Any other write to the block makes its
 // values unknown again; unknown ones among known are zeros.
 //
 // A collective exchanges nothing: each rank is taken to say what this one says.
