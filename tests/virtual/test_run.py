@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from anydevice.virtual.process.environment import INHERIT_FOLDER
+from anydevice.virtual.process.environment import INHERIT, INHERIT_FOLDER
 
 ROOT = Path(__file__).parents[2]
 RUN = [sys.executable, "-m", "anydevice", "run"]
@@ -298,15 +298,20 @@ torch.distributed.destroy_process_group()
     assert re.search(r"peak memory cuda:0 \S+ KiB, cuda:1 \S+ KiB;", done.stderr)
 
 
-def test_a_child_with_a_pythonpath_of_its_own_finds_the_gpus(tmp_path: Path) -> None:
-    """By anydevice.pth, which lies beside an installed package."""
-    environment = tmp_path / "environment"
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python with this package, and anydevice.pth, as pip puts it there."""
+    environment = tmp_path_factory.mktemp("environment")
     venv.create(environment, symlinks=True)
-    python = environment / "bin" / "python"
     (packages,) = environment.glob("lib/python*/site-packages")
     others = [path for path in sys.path if path and not path.endswith(".zip")]
-    (packages / "others.pth").write_text("\n".join([*others, str(ROOT / "src")]))
+    (packages / "__editable__.pth").write_text("\n".join([*others, str(ROOT / "src")]))
     shutil.copy(INHERIT_FOLDER / "anydevice.pth", packages)
+    return environment / "bin" / "python"
+
+
+def test_a_child_with_another_pythonpath_finds_the_gpus(installed: Path, tmp_path: Path) -> None:
+    """By anydevice.pth; one in isolated mode takes nothing from the environment."""
     write(
         tmp_path,
         """
@@ -317,18 +322,40 @@ print(torch.cuda.device_count(), [path for path in sys.path if "inherit" in path
 '''
 fresh = {**os.environ, "PYTHONPATH": "/somewhere/else"}
 subprocess.run([sys.executable, "-c", count], env=fresh, check=True)
-subprocess.run([sys.executable, "-I", "-c", count], check=True)
+for mode in ("-E", "-I"):
+    subprocess.run([sys.executable, mode, "-c", count], check=True)
 """,
     )
-    command = [str(python), "-m", "anydevice", "run", "--gpus", "3", "program.py"]
+    command = [str(installed), "-m", "anydevice", "run", "--gpus", "3", "program.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.stdout == "3 []\n" * 2, done.stderr
+    assert done.stdout == "3 []\n3 []\n0 []\n", done.stderr
     without = subprocess.run(
-        [str(python), "-c", "import sys; print('torch' in sys.modules)"],
+        [str(installed), "-c", "import sys; print('torch' in sys.modules)"],
         capture_output=True,
         text=True,
     )
     assert (without.stdout, without.stderr) == ("False\n", "")
+
+
+def test_no_folder_but_the_packages_runs_code_as_python_starts(
+    installed: Path, tmp_path: Path
+) -> None:
+    another = tmp_path / "anydevice" / "virtual" / "process" / "inherit"
+    another.mkdir(parents=True)
+    shown = "import sys; print([path for path in sys.path if 'inherit' in path])"
+    for folder in (tmp_path, another):
+        (folder / "sitecustomize.py").write_text("print('code from the environment')")
+        (folder / "json.py").write_text("print('not the json module')")
+    for folder in (tmp_path, another, INHERIT_FOLDER):
+        for mode in ([], ["-E"], ["-I"]):
+            done = subprocess.run(
+                [str(installed), *mode, "-c", f"import json; {shown}"],
+                env={**os.environ, INHERIT: str(folder)},
+                cwd=tmp_path / "anydevice",
+                capture_output=True,
+                text=True,
+            )
+            assert (done.stdout, done.stderr) == ("[]\n", ""), (folder, mode)
 
 
 def test_a_trace_holds_each_event_with_the_programs_line(tmp_path: Path) -> None:
