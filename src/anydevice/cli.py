@@ -59,7 +59,9 @@ def devices(
     if json:
         print(found.to_json())
     elif issue:
-        show_text(found.issue_block())
+        from anydevice.virtual.versions import report as virtual_gpus_here
+
+        show_text("\n".join([found.issue_block(), *virtual_gpus_here()]))
     else:
         show(found)
 

@@ -48,8 +48,8 @@ DAYS_KEPT = 30
 ROOM = 32 << 20  # bytes, which compiling takes at the most
 
 
-class BuildError(RuntimeError):
-    """The native library could not be built; the message says what to do."""
+class BuildError(UsageError, RuntimeError):
+    """There can be no virtual GPUs with this torch; the message says why and what to do."""
 
 
 def library() -> Path:
@@ -69,6 +69,11 @@ def library() -> Path:
     with suppress(OSError):  # a cache that others filled may be read-only
         os.utime(path)
     return path
+
+
+def is_built() -> bool:
+    """Whether the library for this torch is there already."""
+    return _is_whole(cache.cache_dir() / _key() / LIBRARY)
 
 
 def clean() -> list[tuple[Path, str]]:
@@ -108,7 +113,7 @@ def _write_down(path: Path) -> None:
         "bytes": len(content),
         "crc32": zlib.crc32(content),
         "torch": str(_torch()),
-        "version": _torch_version(),
+        "version": torch_version(),
         "anydevice": str(NATIVE),
     }
     write_whole(_record(path.parent), json.dumps(made, indent=2).encode(), mode=cache.MODE)
@@ -185,7 +190,7 @@ def _build(path: Path) -> None:
             if shutil.disk_usage(folder).free < ROOM:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             raise BuildError(
-                f"{command[0]} could not compile the virtual GPU for torch {_torch_version()}; "
+                f"{command[0]} could not compile the virtual GPU for torch {torch_version()}; "
                 f"its messages are in {log}."
             )
         cache.keep_from_others(unfinished)
@@ -248,7 +253,7 @@ def _key() -> str:
     made_from = hashlib.sha256(" ".join(made_with).encode())
     for file in sorted((*NATIVE.rglob("*.cpp"), *NATIVE.rglob("*.h"))):
         made_from.update(file.relative_to(NATIVE).as_posix().encode() + file.read_bytes())
-    return f"torch-{_torch_version()}-{made_from.hexdigest()[:16]}"
+    return f"torch-{torch_version()}-{made_from.hexdigest()[:16]}"
 
 
 def _torch() -> Path:
@@ -258,7 +263,8 @@ def _torch() -> Path:
     return Path(spec.origin).parent
 
 
-def _torch_version() -> str:
+def torch_version() -> str:
+    """The version of torch that is installed."""
     return version("torch")
 
 

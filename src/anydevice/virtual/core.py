@@ -30,6 +30,7 @@ TEXT = (
     "anydevice_memory_stat_names",
     "anydevice_memory_snapshot",
     "anydevice_memory_private_pools",
+    "anydevice_left_out",
 )
 ERRORS = (  # what they return; it is raised
     "anydevice_enable",
@@ -69,7 +70,13 @@ def path() -> Path:
 @cache
 def library() -> ctypes.CDLL:
     """The native library, loaded at the first call."""
-    loaded = ctypes.CDLL(str(path()))
+    try:
+        loaded = ctypes.CDLL(str(path()))
+    except OSError as error:
+        raise build.BuildError(
+            f"the virtual GPU's library cannot be loaded ({error}): remove {path().parent} to have "
+            "it built anew."
+        ) from error
     for name in TEXT:
         getattr(loaded, name).restype = ctypes.c_char_p
     for name in ERRORS:
@@ -102,12 +109,20 @@ def start_afresh(gpus: int, memory: int) -> None:
         native.anydevice_memory_reset_accumulated(device)
 
 
+def left_out() -> list[str]:
+    """The ops whose kernels do not match this torch, each with the reason."""
+    text: bytes = library().anydevice_left_out()
+    return text.decode().splitlines()
+
+
 def disable() -> None:
     """No GPUs from now on.
 
     The kernels stay where tensors are left, which they move to the host, and where other threads
     may be inside of them.
     """
+    if not library.cache_info().currsize:  # it could not be loaded
+        return
     native = library()
     left = any(native.anydevice_memory_blocks(device) for device in range(MOST_GPUS))
     native.anydevice_disable(int(left or threading.active_count() > 1))

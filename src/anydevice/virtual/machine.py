@@ -2,14 +2,14 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from anydevice.devices.catalogue import Card, card
 from anydevice.errors import UsageError
 from anydevice.text import size_of
-from anydevice.virtual import core, ops, visible
+from anydevice.virtual import build, core, ops, versions, visible
 
 
 @dataclass(frozen=True)
@@ -92,38 +92,33 @@ def is_there(wanted: Machine) -> bool:
 def begin(wanted: Machine) -> None:
     """The first half of enable(), for which torch._C is enough: devices, and their names there."""
     global _machine
-    from anydevice.virtual import surface
 
     _refuse_beside_a_real_gpu()
-    major, minor = wanted.gpu.capability
-    each = core.Gpu(
-        wanted.gpu.memory,
-        wanted.gpu.multiprocessors,
-        wanted.gpu.threads_per_multiprocessor,
-        10 * major + minor,
-    )
-    specification = (core.Gpu * wanted.gpus)(*[each] * wanted.gpus)
-    listed = ops.kept_op_list(core.path().parent).encode()
-    _machine = wanted
-    try:
-        enable_native = core.library().anydevice_enable
-        enable_native(wanted.gpus, int(wanted.hollow), specification, listed)
+    versions.announce()
+    with _all_or_nothing():
+        from anydevice.virtual import surface
+
+        listed = ops.kept_op_list(core.path().parent).encode()
+        native = core.library()
+        _machine = wanted
+        specification = (core.Gpu * wanted.gpus)(*[_specification(wanted.gpu)] * wanted.gpus)
+        native.anydevice_enable(wanted.gpus, int(wanted.hollow), specification, listed)
         core.start_afresh(wanted.gpus, wanted.gpu.memory)
         surface.show_names(wanted.gpus, wanted.gpu)
-    except BaseException:
-        disable()
-        raise
 
 
 def finish(wanted: Machine) -> None:
     """The second half, once torch is whole: what it took from torch._C as it was imported."""
-    from anydevice.virtual import surface
+    with _all_or_nothing():
+        from anydevice.virtual import surface
 
-    try:
         surface.show_attributes(wanted.gpu, without_values=wanted.hollow)
-    except BaseException:
-        disable()
-        raise
+
+
+def _specification(gpu: Card) -> core.Gpu:
+    major, minor = gpu.capability
+    threads = gpu.threads_per_multiprocessor
+    return core.Gpu(gpu.memory, gpu.multiprocessors, threads, 10 * major + minor)
 
 
 def disable() -> None:
@@ -139,6 +134,47 @@ def disable() -> None:
             _machine = None
             surface.hide()
             core.disable()
+
+
+@contextmanager
+def _all_or_nothing() -> Iterator[None]:
+    """A step of enable(): if it fails, what was done is taken back, and one error says why."""
+    try:
+        yield
+    except BaseException as error:
+        _take_back()
+        if isinstance(error, UsageError | MemoryError) or not isinstance(error, Exception):
+            raise
+        what = str(error).partition("\n")[0].rstrip(".") or "no message"
+        raise build.BuildError(
+            f"virtual GPUs cannot be put in place with torch {build.torch_version()} "
+            f"({type(error).__name__}: {what}): use a torch that they are tested with "
+            f"({', '.join(versions.TESTED)}), or report this with what `anydevice devices --issue` "
+            "prints."
+        ) from None
+
+
+def _take_back() -> None:
+    """What disable() does, as far as it can be done; no error here hides the first one."""
+    global _machine
+
+    _machine = None
+    with suppress(Exception):
+        from anydevice.virtual import surface
+
+        surface.hide()
+    with suppress(Exception):
+        core.disable()
+
+
+def left_out() -> list[str]:
+    """What of the GPUs does not work with this torch, since it has changed; each with the reason.
+
+    A kernel whose op has another schema, and names of torch that are missing.
+    """
+    from anydevice.virtual import surface
+
+    return [*core.left_out(), *surface.left_out()]
 
 
 def enabled() -> Machine | None:

@@ -27,7 +27,6 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
         raise pytest.UsageError(
             f"expected --virtual-gpus N or N:KIND, such as 2 or 2:h100, got {asked!r}."
         )
-    from anydevice.virtual.build import BuildError
     from anydevice.virtual.machine import machine
     from anydevice.virtual.process import environment
     from anydevice.virtual.process.import_hook import import_torch
@@ -35,7 +34,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     try:
         wanted = machine(int(number), kind or "h100")
         import_torch(wanted)
-    except (UsageError, BuildError) as error:
+    except UsageError as error:
         raise pytest.UsageError(str(error)) from error
     changed = environment.changes(wanted)  # for the processes that tests start
     before = {name: os.environ.get(name) for name in changed}

@@ -19,6 +19,7 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <torch/library.h>
 
+#include "dispatch/registration.h"
 #include "python.h"
 
 #include <atomic>
@@ -157,26 +158,28 @@ void wait_for_collectives();
 // Like TORCH_LIBRARY_IMPL(ns, key, m), but run by enable(). See Note [Kernels over the common
 // kernel] in dispatch/dispatch.cpp.
 #define ANYDEVICE_IMPL(ns, key, m) ANYDEVICE_IMPL_(ns, key, m, C10_UID)
-#define ANYDEVICE_IMPL_(ns, key, m, uid)                                             \
-  static void C10_CONCATENATE(anydevice_impl_##ns##_##key##_, uid)(torch::Library&); \
-  static const bool C10_CONCATENATE(anydevice_listed_##ns##_##key##_, uid) =         \
-      ::anydevice::list_part(#ns, c10::DispatchKey::key,                             \
-                             &C10_CONCATENATE(anydevice_impl_##ns##_##key##_, uid)); \
-  void C10_CONCATENATE(anydevice_impl_##ns##_##key##_, uid)(torch::Library & m)
+#define ANYDEVICE_IMPL_(ns, key, m, uid)                                                   \
+  static void C10_CONCATENATE(anydevice_impl_##ns##_##key##_, uid)(::anydevice::Kernels&); \
+  static const bool C10_CONCATENATE(anydevice_listed_##ns##_##key##_, uid) =               \
+      ::anydevice::list_part(#ns, c10::DispatchKey::key,                                   \
+                             &C10_CONCATENATE(anydevice_impl_##ns##_##key##_, uid));       \
+  void C10_CONCATENATE(anydevice_impl_##ns##_##key##_, uid)(::anydevice::Kernels & m)
 
 void register_kernels(const char* ops);  // ops.py's list, a line an op (dispatch/dispatch.cpp)
 void unregister_kernels();
 
-bool list_part(const char* ns, c10::DispatchKey key, void (*register_kernels)(torch::Library&));
+bool list_part(const char* ns, c10::DispatchKey key, void (*register_kernels)(Kernels&));
 
 // The common kernel around `target`: CUDA arguments become host aliases, `target` is called with
 // them, its results become CUDA tensors.
 torch::CppFunction aliased(c10::KernelFunction target);
 
 template <auto* function>
-torch::CppFunction composed() {
-  return aliased(c10::KernelFunction::makeFromUnboxedFunction(
-      c10::CompileTimeFunctionPointer<std::remove_pointer_t<decltype(function)>, function>()));
+Kernel composed() {
+  using Function = std::remove_pointer_t<decltype(function)>;
+  return {aliased(c10::KernelFunction::makeFromUnboxedFunction(
+              c10::CompileTimeFunctionPointer<Function, function>())),
+          std::type_identity<Function>()};
 }
 
 // ---- waiting (runtime/waiting.cpp): the host waits for the device ----

@@ -83,6 +83,16 @@ ANYDEVICE_API int anydevice_number(int device) { return machine.number[device]; 
 
 ANYDEVICE_API const char* anydevice_touch() { return attempt(&anydevice::touch); }
 
+// The kernels that do not match this torch, a line for each.
+ANYDEVICE_API const char* anydevice_left_out() {
+  static thread_local std::string text;
+  text.clear();
+  for (const auto& line : anydevice::left_out()) {
+    text += line + "\n";
+  }
+  return text.c_str();
+}
+
 ANYDEVICE_API int anydevice_forked() { return machine.forked; }
 
 ANYDEVICE_API int anydevice_device_count() { return machine.gpus; }

@@ -4,6 +4,8 @@ import atexit
 import os
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -11,7 +13,6 @@ from typing import Any
 
 from anydevice.errors import UsageError
 from anydevice.virtual import visible
-from anydevice.virtual.build import BuildError
 from anydevice.virtual.process import tally
 from anydevice.virtual.process.environment import MAIN, REPORTS, VIRTUAL, Inherited
 from anydevice.virtual.process.import_hook import Finder
@@ -35,12 +36,21 @@ class _Boot(Finder):
     """Ends the process if there can be no virtual GPUs: the program was written for them."""
 
     def _loaded_c(self, module: ModuleType) -> None:
-        try:
-            with visible.real_gpus_hidden(_inherited().hide_real_gpus):
-                super()._loaded_c(module)
-        except (UsageError, BuildError) as error:
-            print(f"anydevice: {error}", file=sys.stderr)
-            raise SystemExit(2) from None
+        with _ending_in_a_sentence(), visible.real_gpus_hidden(_inherited().hide_real_gpus):
+            super()._loaded_c(module)
+
+    def _loaded_torch(self, module: ModuleType) -> None:
+        with _ending_in_a_sentence():
+            super()._loaded_torch(module)
+
+
+@contextmanager
+def _ending_in_a_sentence() -> Iterator[None]:
+    try:
+        yield
+    except UsageError as error:
+        print(f"anydevice: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
 
 
 def finder() -> Any:

@@ -8,6 +8,9 @@ there; `attributes()` are what torch's Python modules took from torch._C when th
 import copy
 import importlib.util
 import sys
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
@@ -71,45 +74,84 @@ ATTRIBUTES = (
     tensor_types,
 )
 
+Entries = Iterable[tuple[Any, str, Any]]  # owner, name, value
+
 _ABSENT = object()
 _before: list[tuple[Any, str, Any]] = []
+_left_out: list[str] = []
+
+
+def left_out() -> list[str]:
+    """What this torch lacks or has otherwise, so that it was not replaced; each with the reason."""
+    return list(_left_out)
 
 
 def show_names(gpus: int, gpu: Card) -> None:
     """Gives torch._C the names of a CUDA build."""
-    names = devices.names(gpus, gpu) | tuning.names(gpu)
+    _left_out.clear()
+    _show("devices", lambda: _of_c(devices.names(gpus, gpu)))
+    _show("tuning", lambda: _of_c(tuning.names(gpu)))
     for part in NAMES:
-        names |= part.names()
-    for name, value in names.items():
-        replace(torch._C, name, value)
+        _show(_title(part), partial(_named, part))
 
 
 def show_attributes(gpu: Card, *, without_values: bool) -> None:
     """Gives torch's Python modules what they would have found in such a torch._C."""
-    parts = [devices.attributes(gpu), *(part.attributes() for part in ATTRIBUTES)]
-    for part in (*parts, hollow.attributes() if without_values else ()):
-        for owner, name, value in part:
-            replace(owner, name, value)
-    for state in ("_queued_calls", "_lazy_seed_tracker"):
-        replace(torch.cuda, state, copy.copy(getattr(torch.cuda, state)))
-    replace(torch.cuda, "_initialized", False)
+    _show("devices", lambda: devices.attributes(gpu))
+    for part in ATTRIBUTES:
+        _show(_title(part), part.attributes)
+    if without_values:
+        _show("hollow", hollow.attributes)
+    _show("devices", _fresh_state)
     if not issubclass(torch.cuda.streams.Stream, torch._C._CudaStreamBase):
         for name in DERIVED:
-            _derive_anew(name)
-        sharing.send_events()
+            _show(name, partial(_derived_anew, name))
+        _show("sharing", sharing.send_events)
     defaults.remember()
 
 
 def hide() -> None:
-    """Puts back what was replaced."""
-    defaults.restore()
-    while _before:
-        owner, name, value = _before.pop()
-        if value is _ABSENT:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, value)
-    devices.ask_again()
+    """Puts back what was replaced, all that can be, also where an enable() stopped half-way."""
+    with ExitStack() as steps:  # runs them all, the last one first
+        steps.callback(devices.ask_again)
+        while _before:
+            steps.callback(_put_back, *_before.pop(0))
+        steps.callback(defaults.restore)
+
+
+def _show(part: str, entries: Callable[[], Entries | None]) -> None:
+    """Replaces what a part names; where it meets a name that is missing, it ends and is noted."""
+    try:
+        for owner, name, value in entries() or ():
+            replace(owner, name, value)
+    except (AttributeError, ImportError) as error:
+        _left_out.append(f"{part}: {error}")
+
+
+def _of_c(names: dict[str, Any]) -> Entries:
+    return ((torch._C, name, value) for name, value in names.items())
+
+
+def _named(part: Any) -> Entries:
+    return _of_c(part.names())
+
+
+def _title(part: Any) -> str:
+    return str(part.__name__).rpartition(".")[2]
+
+
+def _fresh_state() -> Entries:
+    """What torch.cuda keeps until its first use, which is ahead again."""
+    for state in ("_queued_calls", "_lazy_seed_tracker"):
+        yield torch.cuda, state, copy.copy(getattr(torch.cuda, state))
+    yield torch.cuda, "_initialized", False
+
+
+def _put_back(owner: Any, name: str, value: Any) -> None:
+    if value is _ABSENT:
+        delattr(owner, name)
+    else:
+        setattr(owner, name, value)
 
 
 def replace(owner: Any, name: str, value: Any) -> None:
@@ -118,8 +160,8 @@ def replace(owner: Any, name: str, value: Any) -> None:
     setattr(owner, name, value)
 
 
-def _derive_anew(name: str) -> None:
-    """Puts a module's classes, made by running its code once more, in the place of the first."""
+def _derived_anew(name: str) -> Entries:
+    """A module's classes, made by running its code once more, in the place of the first."""
     module = sys.modules.get(name)
     if module is None:  # torch 2.11 has no torch.accelerator.graphs
         return
@@ -132,6 +174,6 @@ def _derive_anew(name: str) -> None:
         if isinstance(value, type) and value.__module__ == name:
             for owner in (module, torch.cuda, torch.accelerator):
                 if vars(owner).get(key) is value:
-                    replace(owner, key, getattr(again, key))
+                    yield owner, key, getattr(again, key)
         elif key in vars(torch._C) and not key.startswith("__"):
-            replace(module, key, getattr(torch._C, key))
+            yield module, key, getattr(torch._C, key)

@@ -19,6 +19,7 @@ WHEEL = "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120"  # what PyTorch's own is built f
 
 # torch::utils::set_requires_device_init(c10::DeviceType, bool)
 SET_REQUIRES_DEVICE_INIT = "_ZN5torch5utils24set_requires_device_initEN3c1010DeviceTypeEb"
+CUDA = 1  # c10::DeviceType
 WARP = 32
 _visible = Visible(0)  # of the machine that was shown last
 # Shared memory by capability in KiB: what a block may ask for, and of a multiprocessor.
@@ -130,9 +131,8 @@ def _count_before_use() -> int:
 
 def ask_again() -> None:
     """Has torch call torch.cuda._lazy_init at the next use of `cuda`, as before the first one."""
-    device_type = ctypes.c_int8(int(torch._C._autograd.DeviceType.CUDA.value))
     library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_python.so"))
-    library[SET_REQUIRES_DEVICE_INIT](device_type, ctypes.c_bool(True))
+    library[SET_REQUIRES_DEVICE_INIT](ctypes.c_int8(CUDA), ctypes.c_bool(True))
 
 
 class CudaDeviceProperties(SimpleNamespace):

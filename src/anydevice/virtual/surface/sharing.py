@@ -43,9 +43,11 @@ def attributes() -> Iterator[tuple[Any, str, Any]]:
 
 def send_events() -> None:
     """torch.multiprocessing knows the class of events that there was when it was imported."""
-    from torch.multiprocessing.reductions import reduce_event
+    import torch.multiprocessing.reductions
 
-    ForkingPickler.register(torch.cuda.Event, reduce_event)
+    module: Any = torch.multiprocessing.reductions
+    older = getattr(module, "reduce_event", None)  # before torch 2.15
+    ForkingPickler.register(torch.cuda.Event, older or module._reduce_event)
 
 
 def share(self: torch.UntypedStorage) -> tuple[Any, ...]:

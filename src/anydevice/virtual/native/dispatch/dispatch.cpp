@@ -24,6 +24,7 @@
 #include "known.h"
 #include "signature.h"
 
+#include <deque>
 #include <mutex>
 #include <sstream>
 
@@ -284,7 +285,7 @@ struct Silence final : c10::WarningHandler {
 struct Part {
   const char* ns;
   DispatchKey key;
-  void (*register_kernels)(torch::Library&);
+  void (*register_kernels)(Kernels&);
 };
 
 std::vector<Part>& parts() {
@@ -292,13 +293,9 @@ std::vector<Part>& parts() {
   return *instance;
 }
 
-std::vector<torch::Library>& libraries() {
-  static auto* instance = new std::vector<torch::Library>();
+std::deque<torch::Library>& libraries() {
+  static auto* instance = new std::deque<torch::Library>();
   return *instance;
-}
-
-torch::Library& open_library(const char* ns, DispatchKey key) {
-  return libraries().emplace_back(torch::Library::IMPL, ns, key, __FILE__, __LINE__);
 }
 
 struct Keys {
@@ -352,7 +349,11 @@ void register_common(const std::string& line) {
 
 }  // namespace
 
-bool list_part(const char* ns, DispatchKey key, void (*register_kernels)(torch::Library&)) {
+torch::Library& open_library(const char* ns, DispatchKey key) {
+  return libraries().emplace_back(torch::Library::IMPL, ns, key, __FILE__, __LINE__);
+}
+
+bool list_part(const char* ns, DispatchKey key, void (*register_kernels)(Kernels&)) {
   parts().push_back({ns, key, register_kernels});
   return true;
 }
@@ -371,6 +372,7 @@ void register_kernels(const char* list) {
   Silence silence;
   const c10::WarningUtils::WarningHandlerGuard quiet(&silence);
   libraries().clear();
+  left_out().clear();
   for (const auto& layout : layouts) {
     open_library("aten", layout.device);
   }
@@ -379,7 +381,8 @@ void register_kernels(const char* list) {
     register_common(line);
   }
   for (const auto& part : parts()) {
-    part.register_kernels(open_library(part.ns, part.key));
+    Kernels kernels(part.ns, part.key);
+    part.register_kernels(kernels);
   }
 }
 

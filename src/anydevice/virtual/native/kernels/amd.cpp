@@ -22,7 +22,7 @@ ANYDEVICE_IMPL(aten, CUDA, m) {
                            "miopen_convolution_transpose", "miopen_depthwise_convolution",
                            "miopen_convolution_relu", "miopen_convolution_add_relu", "miopen_rnn",
                            "miopen_rnn_backward", "miopen_ctc_loss", "miopen_ctc_loss.Tensor"}) {
-    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&refuse_miopen>());
+    m.impl(name, Kernel::boxed<&refuse_miopen>({}, -1));
   }
   m.impl("_use_miopen_ctc_loss", &never_miopen);
   m.impl("_use_miopen_ctc_loss.Tensor", &never_miopen_tensor);

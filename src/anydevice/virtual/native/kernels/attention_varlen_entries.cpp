@@ -4,25 +4,9 @@
 namespace anydevice::kernels {
 namespace {
 
-// ---- flash ----
+// ---- arguments by name ----
 
-struct FlashCall {
-  MaybeTensor query_ends, key_ends, keys_used, slopes;
-  Window window;
-  double scale, dropout;
-};
-
-std::tuple<Tensor, Tensor> flash_attend(const Tensor& query, const Tensor& key, const Tensor& value,
-                                        const FlashCall& call, const Draw& drawn) {
-  if (given(call.query_ends)) {
-    return on_host(&attend_each, query, key, value, *call.query_ends, *call.key_ends,
-                   call.keys_used, call.slopes, call.window, call.scale, drawn);
-  }
-  return on_host(&attend_windowed, query, key, value, MaybeTensor(), call.slopes, call.window,
-                 call.scale, drawn);
-}
-
-// Version 2.11 has fewer arguments at the end than 2.13, so they are read from the stack by name.
+// Versions of PyTorch add arguments to these ops at the end, so they are read from the stack.
 class Arguments {
  public:
   Arguments(const c10::OperatorHandle& op, const torch::jit::Stack& stack)
@@ -41,6 +25,10 @@ class Arguments {
     const auto& value = (*this)[name];
     return value.isNone() ? std::nullopt : std::optional<SymInt>(value.toSymInt());
   }
+  void refuse(const char* name) const {
+    TORCH_CHECK_NOT_IMPLEMENTED(!given(maybe(name)), schema_.name().substr(6), " with ", name,
+                                " is not available on a virtual GPU");
+  }
 
  private:
   const c10::FunctionSchema& schema_;
@@ -48,14 +36,30 @@ class Arguments {
   const torch::jit::Stack& stack_;
 };
 
+// ---- flash ----
+
+struct FlashCall {
+  MaybeTensor query_ends, key_ends, keys_used, slopes;
+  Window window;
+  double scale, dropout;
+};
+
+std::tuple<Tensor, Tensor> flash_attend(const Tensor& query, const Tensor& key, const Tensor& value,
+                                        const FlashCall& call, const Draw& drawn) {
+  if (given(call.query_ends)) {
+    return on_host(&attend_each, query, key, value, *call.query_ends, *call.key_ends,
+                   call.keys_used, call.slopes, call.window, call.scale, drawn);
+  }
+  return on_host(&attend_windowed, query, key, value, MaybeTensor(), call.slopes, call.window,
+                 call.scale, drawn);
+}
+
 struct FlashResult {
   Tensor output, logsumexp, rng_state;
 };
 
 FlashResult flash_forward(const Arguments& in) {
-  TORCH_CHECK_NOT_IMPLEMENTED(!given(in.maybe("block_table")),
-                              "_flash_attention_forward with a block_table (paged keys) is not "
-                              "available on a virtual GPU");
+  in.refuse("block_table");
   const auto query = in.tensor("query");
   const FlashCall call{in.maybe("cum_seq_q"),
                        in.maybe("cum_seq_k"),
@@ -185,30 +189,39 @@ FourGrads efficient_backward_varlen(const Tensor& grad_output, const Tensor& que
 
 // ---- cuDNN, dense ----
 
-FlashOutputs cudnn_forward(const Tensor& query, const Tensor& key, const Tensor& value,
-                           const MaybeTensor& bias, const MaybeTensor& query_ends,
-                           const MaybeTensor& key_ends, SymInt, SymInt, bool compute_logsumexp,
-                           double dropout, bool causal, bool return_debug_mask,
-                           std::optional<double> scale) {
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      !given(query_ends) && !given(key_ends),
-      "_cudnn_attention_forward with cumulative lengths is not available on "
-      "a virtual GPU");
-  return cudnn(query, key, value, bias, compute_logsumexp, dropout, causal, return_debug_mask,
-               scale);
+void cudnn_forward_boxed(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const Arguments in(op, *stack);
+  for (const auto* name : {"cum_seq_q", "cum_seq_k", "seqused_k", "block_table"}) {
+    in.refuse(name);
+  }
+  auto result =
+      cudnn(in.tensor("query"), in.tensor("key"), in.tensor("value"), in.maybe("attn_bias"),
+            in["compute_log_sumexp"].toBool(), in["dropout_p"].toDouble(), in["is_causal"].toBool(),
+            in["return_debug_mask"].toBool(), in["scale"].toOptional<double>());
+  torch::jit::drop(*stack, op.schema().arguments().size());
+  std::apply([&](auto&&... each) { torch::jit::push(*stack, std::move(each)...); },
+             std::move(result));
 }
 
 }  // namespace
 
 ANYDEVICE_IMPL(aten, CUDA, m) {
-  m.impl("_flash_attention_forward",
-         torch::CppFunction::makeFromBoxedFunction<&flash_forward_boxed>());
+  const std::vector<const char*> flash_reads = {
+      "query",     "key",       "value", "cum_seq_q",        "cum_seq_k",
+      "dropout_p", "is_causal", "scale", "window_size_left", "window_size_right"};
+  auto reads_with_out = flash_reads;
+  reads_with_out.push_back("out");
+  m.impl("_flash_attention_forward", Kernel::boxed<&flash_forward_boxed>(flash_reads, 5));
   m.impl("_flash_attention_forward_no_dropout_inplace",
-         torch::CppFunction::makeFromBoxedFunction<&flash_forward_inplace_boxed>());
+         Kernel::boxed<&flash_forward_inplace_boxed>(reads_with_out, 1));
   m.impl("_flash_attention_backward", &flash_backward_varlen);
   m.impl("_efficient_attention_forward", &efficient_forward);
   m.impl("_efficient_attention_backward", &efficient_backward_varlen);
-  m.impl("_cudnn_attention_forward", &cudnn_forward);
+  m.impl("_cudnn_attention_forward",
+         Kernel::boxed<&cudnn_forward_boxed>(
+             {"query", "key", "value", "attn_bias", "compute_log_sumexp", "dropout_p", "is_causal",
+              "return_debug_mask", "scale"},
+             9));
   m.impl("_cudnn_attention_backward", &cudnn_backward);
 }
 

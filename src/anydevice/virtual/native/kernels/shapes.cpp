@@ -32,9 +32,11 @@ class LikeArguments final : public c10::OperatorKernel {
   std::vector<const char*> arguments_;
 };
 
-torch::CppFunction like(std::vector<const char*> arguments) {
-  return aliased(c10::KernelFunction::makeFromBoxedFunctor(
-      std::make_unique<LikeArguments>(std::move(arguments))));
+Kernel like(std::vector<const char*> arguments) {
+  auto kernel = std::make_unique<LikeArguments>(arguments);
+  const auto results = static_cast<int>(arguments.size());
+  return {aliased(c10::KernelFunction::makeFromBoxedFunctor(std::move(kernel))),
+          std::move(arguments), results};
 }
 
 std::tuple<Tensor, Tensor> ctc_shapes(const Tensor& log_probs, const Tensor& targets, const Tensor&,
@@ -85,7 +87,7 @@ ANYDEVICE_IMPL(aten, CUDA, m) {
   for (const auto* written_in_place :
        {"_fused_adam_.tensor_lr", "_fused_adamw_.tensor_lr", "_fused_sgd_", "_fused_sgd_.tensor_lr",
         "_fused_adagrad_", "_fused_adagrad_.tensor_lr", "_cummax_helper", "_cummin_helper"}) {
-    m.impl(written_in_place, torch::CppFunction::makeFromBoxedFunction<&nothing_to_do>());
+    m.impl(written_in_place, Kernel::boxed<&nothing_to_do>({}, 0));
   }
   m.impl("_ctc_loss.Tensor", composed<&ctc_shapes>());
   m.impl("_ctc_loss_backward", like({"log_probs"}));

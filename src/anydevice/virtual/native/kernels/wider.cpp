@@ -87,8 +87,8 @@ void fft_wide(const c10::OperatorHandle& op, Stack* stack) {
 }
 
 template <void (*kernel)(const c10::OperatorHandle&, Stack*)>
-torch::CppFunction wide() {
-  return aliased(c10::KernelFunction::makeFromBoxedFunction<kernel>());
+Kernel wide(std::vector<const char*> arguments = {}) {
+  return {aliased(c10::KernelFunction::makeFromBoxedFunction<kernel>()), std::move(arguments), -1};
 }
 
 // ---- types of which only the result is another ----
@@ -157,7 +157,7 @@ ANYDEVICE_IMPL(aten, CUDA, m) {
   }
   for (const auto* name :
        {"_fft_r2c", "_fft_r2c.out", "_fft_c2r", "_fft_c2r.out", "_fft_c2c", "_fft_c2c.out"}) {
-    m.impl(name, wide<&fft_wide>());
+    m.impl(name, wide<&fft_wide>({"self", "dim"}));
   }
   m.impl("histc", composed<&histogram>());
   m.impl("histc.out", composed<&histogram_out>());
