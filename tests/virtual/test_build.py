@@ -1,13 +1,52 @@
 """Building the native library: what cannot be says what to do, and the cache does not grow."""
 
 import os
+import pty
+import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
-from anydevice.virtual import build
+from anydevice.files import lives
+from anydevice.virtual import build, jobs
+
+# In place of the compiler: it takes the name of what it compiles down, and makes an empty object.
+QUICK = """#!/bin/sh
+case "$*" in
+  *-shared*) exec c++ "$@";;
+esac
+for last; do :; done
+name=$(basename "$last" .part)
+echo "$name" >> "$(dirname "$0")/compiled"
+if [ "$name" = kernels ] && [ -e "$(dirname "$0")/broken" ]; then
+  while [ ! -e "$(dirname "$last")/core.o" ]; do sleep 0.05; done
+  exit 1
+fi
+echo | exec c++ -c -x c++ - -o "$last"
+"""
+# This one never ends, and neither does the process that it starts.
+SLOW = """#!/bin/sh
+sleep 1000 &
+echo $! $$ >> "$(dirname "$0")/running"
+wait
+"""
+
+
+@pytest.fixture
+def compiler(tmp_path, monkeypatch):
+    """Puts a program in the compiler's place, and the cache into the test's folder."""
+
+    def put(text):
+        program = tmp_path / "compiler"
+        program.write_text(text)
+        program.chmod(0o755)
+        monkeypatch.setenv("CXX", str(program))
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    return put
 
 
 @pytest.mark.parametrize(
@@ -36,6 +75,93 @@ def test_a_build_that_fails_for_want_of_room_says_so(tmp_path, monkeypatch):
     monkeypatch.setenv("CXX", "false")
     with pytest.raises(build.BuildError, match=r"No space left on device.*set XDG_CACHE_HOME"):
         build.library()
+
+
+def test_a_build_that_was_interrupted_is_resumed(compiler, tmp_path, capsys):
+    compiler(QUICK)
+    (tmp_path / "broken").touch()
+    with pytest.raises(build.BuildError, match=r"its messages are in"):
+        build.library()
+    (tmp_path / "broken").unlink()
+    (kept,) = (tmp_path / "cache" / "anydevice").iterdir()
+    (kept / build.UNFINISHED / "half.s").write_text("of a killed compiler")
+    library = build.library()
+    compiled = (tmp_path / "compiled").read_text().split()
+    assert sorted(compiled) == ["core", "kernels", "kernels"]
+    left = {"anydevice_virtual.so", "anydevice_virtual.json", "build.log", "lock"}
+    assert {file.name for file in library.parent.iterdir()} == left
+    assert build._is_whole(library)
+
+
+def test_objects_that_cannot_be_linked_are_not_kept(compiler, tmp_path):
+    compiler(QUICK.replace('exec c++ "$@"', "exit 1"))
+    with pytest.raises(build.BuildError, match=r"its messages are in"):
+        build.library()
+    (kept,) = (tmp_path / "cache" / "anydevice").iterdir()
+    assert not (kept / build.UNFINISHED).exists()
+
+
+def test_a_build_says_what_it_does_in_plain_lines(compiler, capsys):
+    compiler(QUICK)
+    build.library()
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "anydevice: building the virtual GPU, once for this torch …"
+    done = [line.partition(" done after ")[0] for line in lines[1:4]]
+    assert sorted(done[:2]) == ["anydevice: core", "anydevice: kernels"]
+    assert done[2] == "anydevice: linking"
+    assert lines[4].startswith("anydevice: built in ")
+    assert len(lines) == 5
+
+
+def test_on_a_terminal_one_line_changes(compiler):
+    compiler(QUICK)
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "anydevice.virtual.build"]
+    with subprocess.Popen(command, stderr=theirs, stdout=subprocess.DEVNULL) as building:
+        os.close(theirs)
+        shown = b""
+        while part := read(ours):
+            shown += part
+    os.close(ours)
+    assert building.returncode == 0
+    text = shown.decode()
+    assert "building the virtual GPU, once for this torch: core" in text
+    assert text.count("\n") == 1
+    assert text.rpartition(jobs.ERASE)[2].startswith("anydevice: built in ")
+
+
+def read(terminal):
+    try:
+        return os.read(terminal, 4096)
+    except OSError:  # so Linux says that the other end is closed
+        return b""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_build_that_is_killed_leaves_no_compiler_running(number, compiler, tmp_path):
+    compiler(SLOW)
+    running = tmp_path / "running"
+    with subprocess.Popen([sys.executable, "-m", "anydevice.virtual.build"]) as building:
+        wait_until(lambda: running.exists() and "\n" in running.read_text())
+        building.send_signal(number)
+    pids = running.read_text().split()
+    assert len(pids) in (2, 4)
+    wait_until(lambda: not any(lives(pid) and not is_zombie(pid) for pid in pids))
+
+
+def wait_until(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)
+
+
+def is_zombie(pid):
+    """Ended, but nobody has asked for its exit code; in a container perhaps nobody ever does."""
+    try:
+        return ") Z " in Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return True
 
 
 def test_a_build_that_nobody_loads_for_a_month_makes_room(tmp_path):

@@ -17,21 +17,19 @@ import os
 import platform
 import shlex
 import shutil
-import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Iterator
 from contextlib import suppress
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
+from typing import IO, Any
 
 from anydevice.errors import UsageError
 from anydevice.files import lock, locked, sync, write_whole
-from anydevice.virtual import cache
+from anydevice.virtual import cache, jobs
+from anydevice.virtual.jobs import JobFailed, Progress
 
 NATIVE = Path(__file__).parent / "native"
 FLAGS = ("-std=c++20", "-O2", "-g0", "-fno-math-errno", "-fPIC", "-fvisibility=hidden", "-w")
@@ -43,7 +41,8 @@ UNITS = {
 }
 LIBRARY = "anydevice_virtual.so"
 LOCK = "lock"
-UNFINISHED = "unfinished-"
+UNFINISHED = "unfinished"  # the folder of a build, and what an interrupted one left
+PART, OBJECT = ".part", ".o"
 DAYS_KEPT = 30
 ROOM = 32 << 20  # bytes, which compiling takes at the most
 
@@ -167,52 +166,71 @@ def units() -> dict[str, list[Path]]:
 
 def _build(path: Path) -> None:
     command = compiler()
-    print("anydevice: building the virtual GPU, once for this torch …", file=sys.stderr, flush=True)
-    begin = time.monotonic()
-    for interrupted in path.parent.glob(f"{UNFINISHED}*"):
-        shutil.rmtree(interrupted)
-    with TemporaryDirectory(dir=path.parent, prefix=UNFINISHED) as folder:
-        unfinished = Path(folder) / path.name
-        log = path.with_name("build.log")
-        log.touch(mode=cache.MODE)
+    progress = Progress("building the virtual GPU, once for this torch")
+    folder = path.with_name(UNFINISHED)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    log = path.with_name("build.log")
+    log.touch(mode=cache.MODE)
+    try:
         with log.open("w", encoding="utf-8") as output:
-            compiling = [
-                subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
-                for command in _compile_commands(command, Path(folder))
-            ]
-            codes = [process.wait() for process in compiling]
-            failed = any(codes) or subprocess.call(
-                _link_command(command, Path(folder), unfinished),
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
-        if failed:
-            if shutil.disk_usage(folder).free < ROOM:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            raise BuildError(
-                f"{command[0]} could not compile the virtual GPU for torch {torch_version()}; "
-                f"its messages are in {log}."
-            )
-        cache.keep_from_others(unfinished)
-        sync(unfinished)
-        os.replace(unfinished, path)
-        _write_down(path)
-    took = time.monotonic() - begin
-    print(f"anydevice: built in {took:.0f} s, kept in {path.parent}", file=sys.stderr, flush=True)
+            _compile(command, folder, output, progress)
+            _link(command, folder, output, progress)
+    except JobFailed as error:
+        progress.clear()
+        if shutil.disk_usage(path.parent).free < ROOM:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
+        raise BuildError(
+            f"{command[0]} could not compile the virtual GPU for torch {torch_version()}; "
+            f"its messages are in {log}."
+        ) from error
+    os.replace(folder / LIBRARY, path)
+    _write_down(path)
+    shutil.rmtree(folder)
+    progress.say(f"built in {progress.seconds()}, kept in {path.parent}")
 
 
-def _compile_commands(compiler: list[str], folder: Path) -> Iterator[list[str]]:
+def _compile(compiler: list[str], folder: Path, output: IO[str], progress: Progress) -> None:
+    """Compiles the units whose objects an interrupted build did not leave in the folder."""
+    for left in folder.iterdir():
+        if left.suffix != OBJECT:
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
+    commands = {
+        name: command
+        for name, command in _compile_commands(compiler, folder).items()
+        if not (folder / name).with_suffix(OBJECT).exists()
+    }
+    for name in jobs.run(commands, folder, output, progress):
+        _finish((folder / name).with_suffix(PART), (folder / name).with_suffix(OBJECT))
+
+
+def _compile_commands(compiler: list[str], folder: Path) -> dict[str, list[str]]:
     include = [f"-iquote{NATIVE}", f"-I{headers()}", f"-I{headers() / 'torch/csrc/api/include'}"]
+    commands = {}
     for name, parts in units().items():
         unit = folder / f"{name}.cpp"
         unit.write_text("".join(f'#include "{part}"\n' for part in parts), "utf-8")
-        yield [*compiler, *FLAGS, *include, "-c", str(unit), "-o", str(unit.with_suffix(".o"))]
+        to = str(unit.with_suffix(PART))
+        commands[name] = [*compiler, *FLAGS, *include, "-c", str(unit), "-o", to]
+    return commands
 
 
-def _link_command(compiler: list[str], folder: Path, library: Path) -> list[str]:
-    objects = [str(folder / f"{name}.o") for name in units()]
+def _link(compiler: list[str], folder: Path, output: IO[str], progress: Progress) -> None:
+    objects = [str((folder / name).with_suffix(OBJECT)) for name in units()]
     torch = ["-L" + str(_torch() / "lib"), "-ltorch_cpu", "-lc10"]
-    return [*compiler, "-shared", *objects, *torch, "-o", str(library)]
+    unfinished = (folder / LIBRARY).with_suffix(PART)
+    command = [*compiler, "-shared", *objects, *torch, "-o", str(unfinished)]
+    try:
+        for _ in jobs.run({"linking": command}, folder, output, progress):
+            cache.keep_from_others(unfinished)
+            _finish(unfinished, folder / LIBRARY)
+    except JobFailed:
+        shutil.rmtree(folder)  # the next build should not try the same objects again
+        raise
+
+
+def _finish(unfinished: Path, path: Path) -> None:
+    sync(unfinished)
+    os.replace(unfinished, path)
 
 
 def headers() -> Path:
