@@ -18,7 +18,8 @@ def attributes() -> Iterator[tuple[Any, str, Any]]:
     from anydevice.virtual.surface import nccl
 
     for owner in (dist, dist.distributed_c10d, nccl.c10d):
-        yield owner, "ProcessGroupNCCL", nccl.ProcessGroupNCCL
+        for name in ("ProcessGroupNCCL", *nccl.newer(dist.distributed_c10d)):
+            yield owner, name, nccl.ProcessGroupNCCL
     for owner in (torch.distributed.constants, dist.distributed_c10d):
         yield owner, "default_pg_nccl_timeout", nccl.TIMEOUT
     yield dist.distributed_c10d, "_NCCL_AVAILABLE", True

@@ -53,7 +53,10 @@ class _ByName(type):
 
 
 class ProcessGroupNCCL(metaclass=_ByName):
-    """`torch.distributed.ProcessGroupNCCL`; calling it makes a native backend."""
+    """`torch.distributed.ProcessGroupNCCL` and its successors; calling it makes a native backend.
+
+    Torch 2.15 makes a ProcessGroupNCCL2 for "nccl", with the group's device after the options.
+    """
 
     Options = Options
     NCCLConfig = NCCLConfig
@@ -62,7 +65,13 @@ class ProcessGroupNCCL(metaclass=_ByName):
     NCCL_CTA_POLICY_ZERO = 2
 
     def __new__(
-        cls, store: Any, rank: int, size: int, options: Any = None, timeout: timedelta = TIMEOUT
+        cls,
+        store: Any,
+        rank: int,
+        size: int,
+        options: Any = None,
+        device: torch.device | None = None,
+        timeout: timedelta = TIMEOUT,
     ) -> Any:
         """A backend of a group of `size`, in which this process is `rank`."""
         if isinstance(options, timedelta):
@@ -80,13 +89,35 @@ class ProcessGroupNCCL(metaclass=_ByName):
     get_runtime_nccl_version = get_build_nccl_version
 
 
+def newer(module: Any) -> list[str]:
+    """The successors of ProcessGroupNCCL that distributed_c10d.py knows."""
+    makers = {
+        "ProcessGroupNCCL2": "_create_nccl2_process_group",
+        "ProcessGroupNCCLLazy": "_create_nccl_lazy_process_group",
+    }
+    return [name for name, maker in makers.items() if hasattr(module, maker)]
+
+
 def methods() -> dict[str, Any]:
     """What distributed_c10d.py calls of ProcessGroupNCCL beyond any backend's methods."""
 
     def nothing(self: Any, *arguments: Any) -> None:
         """There is no communicator to prepare."""
 
+    split_others = getattr(c10d.Backend, "split", None)
+
+    def split(self: Any, store: Any, ranks: Sequence[int], options: Any) -> Any:
+        """The backend of some of the ranks, None on the others: a group of its members."""
+        if self.name() != "nccl":
+            return split_others(self, store, ranks, options)  # type: ignore[misc]
+        rank = torch.distributed.get_rank()
+        if rank not in ranks:
+            return None
+        place = list(ranks).index(rank), len(ranks)
+        return new_backend("nccl", store, *place, options._timeout, ranks)
+
     return {
+        "split": split,
         "_set_default_timeout": lambda self, timeout: self.set_timeout(timeout),
         "_add_ephemeral_timeout": nothing,
         "_group_start": nothing,
