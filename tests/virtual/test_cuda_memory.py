@@ -1,7 +1,9 @@
 """Pools, the memory history, raw allocations and pinned memory."""
 
+import _thread
 import gc
 import pickle
+import time
 
 import pytest
 import torch
@@ -112,6 +114,20 @@ def test_a_dumped_snapshot_is_one_the_viewer_reads(tmp_path):
 
     assert "snapshot" in trace_plot(snapshot)
     del x
+
+
+def test_history_of_a_thread_that_runs_no_python_code(capfd):
+    torch.cuda.memory._record_memory_history()
+    _thread.start_new_thread(torch.ones, (7,), {"device": "cuda"})
+    end = time.monotonic() + 60
+    made = []
+    while not made:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+        (trace,) = torch.cuda.memory._snapshot()["device_traces"]
+        made = [entry for entry in trace if entry["action"] == "alloc"]
+    assert made[0]["frames"] == []
+    assert capfd.readouterr().err == ""
 
 
 def test_an_observer_hears_of_running_out():

@@ -195,12 +195,12 @@ def _wants_frames(action: str) -> bool:
 
 def _frames() -> Frames:
     """Of Python, the innermost first; those of this module left out."""
-    frame = sys._getframe(2)
+    frame = sys._getframe(1).f_back  # None in a thread that runs no Python code
     found = []
     while frame is not None:
         code = frame.f_code
         found.append({"filename": code.co_filename, "line": frame.f_lineno, "name": code.co_name})
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return found
 
 
