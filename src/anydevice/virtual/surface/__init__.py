@@ -107,6 +107,7 @@ def show_attributes(gpu: Card, *, without_values: bool) -> None:
         for name in DERIVED:
             _show(name, partial(_derived_anew, name))
         _show("sharing", sharing.send_events)
+    _show("graphs", graphs.attributes)
     defaults.remember()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,8 @@ class Capture:
 class CudaGraphBase:
     """`torch._C._CUDAGraph` and `torch._C._acceleratorGraph`."""
 
+    _has_graph_exec = True  # torch 2.15 would call instantiate() at the first replay otherwise
+
     def __new__(cls, keep_graph: bool = False, *_: Any, **__: Any) -> Any:
         """A graph that nothing is captured in."""
         return super().__new__(cls)
@@ -89,6 +92,10 @@ class CudaGraphBase:
 
     def capture_end(self) -> None:
         """Ends what capture_begin() began; tensors that were there before are as they were then."""
+        CudaGraphBase.capture_end_pre(self)
+
+    def capture_end_pre(self) -> None:
+        """The same: the first of two halves in torch 2.15, which does the rest in Python."""
         capture = self._capture
         if capture is None or not capture.running:
             raise RuntimeError("capture_end() called before capture_begin().")
@@ -109,6 +116,9 @@ class CudaGraphBase:
                 "captured on wrong device or stream.",
                 stacklevel=3,
             )
+
+    def capture_end_post(self) -> None:
+        """There is no cudaGraph_t to destroy."""
 
     def _captured(self, otherwise: str) -> Capture:
         if self._capture is None or self._capture.running:
@@ -136,6 +146,10 @@ class CudaGraphBase:
             "Called CUDAGraph::pool() without a preceding successful capture."
         ).pool
 
+    def pools(self) -> list[pools.PoolId]:
+        """Those whose memory the graph uses."""
+        return [CudaGraphBase.pool(self)]
+
     def register_generator_state(self, generator: torch.Generator) -> None:
         """A generator besides the default ones that the graph draws from."""
         self._generators.append(generator)
@@ -143,7 +157,7 @@ class CudaGraphBase:
     def enable_debug_mode(self) -> None:
         """The ops are kept in any case."""
 
-    def debug_dump(self, path: str) -> None:
+    def debug_dump(self, path: str, **_: Any) -> None:
         """Writes the captured ops as a graph in DOT."""
         calls = self._capture.recording.calls if self._capture else []
         lines = [f'  {i} [label="{call.op}"];' for i, call in enumerate(calls)]
@@ -164,6 +178,13 @@ class CudaGraphBase:
         )
 
     end_capture_to_conditional_node = begin_capture_to_if_node
+
+
+def attributes() -> Iterator[tuple[Any, str, Any]]:
+    """What torch 2.15 does with cuda.bindings on a cudaGraph_t."""
+    module: Any = torch.cuda.graphs
+    if hasattr(module, "_dump_graph_dot"):
+        yield module.CUDAGraph, "debug_dump", CudaGraphBase.debug_dump
 
 
 def names() -> dict[str, Any]:

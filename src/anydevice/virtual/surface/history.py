@@ -70,6 +70,8 @@ def names() -> dict[str, Any]:
         "_cuda_attach_out_of_memory_observer": _observe,
         "_cuda_setMemoryMetadata": lambda text: setattr(_history, "metadata", text),
         "_cuda_getMemoryMetadata": lambda: _history.metadata,
+        "_cuda_memoryMetadataSupported": lambda: True,
+        "_cuda_annotateMemory": lambda address, text: None,
         "_cuda_allocationTraceback": _traceback,
     }
 
@@ -83,8 +85,10 @@ def record(
     compile_context: bool = False,
     annotations: bool = False,
     skip: Sequence[str] = (),
+    pinned: bool = False,
+    cuda: bool = True,
 ) -> None:
-    """Begins or, with None, ends."""
+    """Begins or, with None, ends. Of pinned memory there is no history, asked for or not."""
     for value, known in ((enabled, ("state", "all")), (context, ("state", "alloc", "all"))):
         if value is not None and value not in known:
             raise RuntimeError(f"expected one of {known} or None, got {value!r}")
@@ -93,7 +97,7 @@ def record(
     if clear or enabled is None:
         _history.entries.clear()
         _history.frames.clear()
-    _history.enabled, _history.context, _history.most = enabled, context, most
+    _history.enabled, _history.context, _history.most = enabled if cuda else None, context, most
     _history.skipped = frozenset(skip)
     listen()
 
