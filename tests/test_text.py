@@ -1,13 +1,8 @@
 """Figures as text: one way to write each, in Python and on pages."""
 
-import json
-import shutil
-import subprocess
-
 import pytest
 
 from anydevice.errors import did_you_mean
-from anydevice.pages.frame import resource
 from anydevice.text import counted, duration_text, signal_name
 
 DURATIONS = {
@@ -32,16 +27,6 @@ DURATIONS = {
 @pytest.mark.parametrize(("seconds", "text"), DURATIONS.items())
 def test_a_duration_has_the_unit_that_people_would_use(seconds: float, text: str) -> None:
     assert duration_text(seconds) == text
-
-
-@pytest.mark.skipif(not shutil.which("node"), reason="there is no Node.js to run the pages' script")
-def test_pages_write_durations_in_the_same_way() -> None:
-    program = (
-        f"{resource('anydevice.pages', 'draw.js')}\nconst all = {json.dumps(list(DURATIONS))};"
-    )
-    program += "console.log(JSON.stringify(all.map(duration)))"
-    done = subprocess.run(["node", "-e", program], capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == list(DURATIONS.values())
 
 
 def test_one_is_singular() -> None:

@@ -1,11 +1,9 @@
 """What the page carries: not more than it can, and what matters most."""
 
-import json
 from itertools import pairwise
 
 import pytest
 
-from anydevice.pages.frame import embedded
 from anydevice.sweep.page.data import CURVE_NUMBERS, POINTS, device_of, epoch_seconds, page_data
 from anydevice.sweep.records.records import Record
 from tests.sweep.synthetic import TRACEBACK, make_record
@@ -56,9 +54,3 @@ def test_an_epochs_duration_is_the_median_and_a_gpus_name_says_that_it_is_virtua
     assert epoch_seconds(record) == 2.0
     assert device_of(record) == "cuda · Tesla T4 (virtual)"
     assert device_of(Record("k", {})) is None
-
-
-def test_json_in_a_page_cannot_end_its_element() -> None:
-    text = {"</script>": ["<!--", "\u2028", "\ud800"]}
-    assert "<" not in embedded(text)
-    assert json.loads(embedded(text)) == text

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from selenium.webdriver import ActionChains, Keys
 
-from anydevice.pages.frame import page as frame_page
 from anydevice.sweep.grid import grid
 from anydevice.sweep.page.data import page_data
 from anydevice.sweep.page.page import page_of, report
@@ -297,13 +296,3 @@ def test_ten_thousand_runs_are_a_page_of_less_than_five_megabytes(
     assert len(drawn) == 60
     assert best in drawn
     assert browser.complaints() == []
-
-
-def test_a_page_cannot_reach_the_network_even_if_it_wanted_to(
-    browser: Browser, tmp_path: Path
-) -> None:
-    script = "fetch('http://127.0.0.1:9/').catch(() => { document.title = 'refused'; });"
-    (tmp_path / "page.html").write_bytes(frame_page("wants out", "", scripts=[script]))
-    browser.open(tmp_path / "page.html")
-    browser.wait("return document.title === 'refused'")
-    assert any("Content Security Policy" in line for line in browser.complaints())

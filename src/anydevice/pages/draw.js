@@ -66,13 +66,12 @@ function duration(seconds) {
   return seconds ? `${figures(seconds * 1e9, 3)} ns` : "0 s";
 }
 
-/** 512 B, 1.5 MiB, 23 GiB. */
+/** 512 B, 1.5 MiB, 23.0 GiB, as size_text in anydevice/text.py. */
 function bytes(count) {
   if (typeof count !== "number") return UNSET;
   let unit = 0;
-  for (; Math.abs(count) >= 1024 && unit < 4; unit++) count /= 1024;
-  const digits = unit && count < 99.95 && !Number.isInteger(count) ? 1 : 0;
-  return `${count.toFixed(digits)} ${["B", "KiB", "MiB", "GiB", "TiB"][unit]}`;
+  for (; Math.abs(count) >= 1024 && unit < 3; unit++) count /= 1024;
+  return `${count.toFixed(unit ? 1 : 0)} ${["B", "KiB", "MiB", "GiB"][unit]}`;
 }
 
 const listed = (names) =>
