@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-quick test-long browser test-distributed stress fuzz conformance test-cuda-build test-ecosystem test-ray lint lint-native lint-native-quick clang types docs clean
+.PHONY: demo test test-quick test-long browser test-distributed stress fuzz conformance test-cuda-build test-ecosystem test-ray wheels lint lint-native lint-native-quick clang types docs clean
 
 demo: .venv/installed
 	$(BIN)/anydevice demo build/demo
@@ -55,6 +55,26 @@ test-cuda-build: build/cuda/installed
 build/cuda/installed: pyproject.toml
 	$(PYTHON) -m venv build/cuda
 	build/cuda/bin/python -m pip install --quiet torch==2.11.0 --editable '.[dev]'
+	@touch $@
+
+# A wheel that carries a ready-made library for each torch: the first use needs no compiler. It installs
+# where the C library is no older than here, so use the image manylinux_2_28 for one to publish.
+TORCHES ?= 2.11.0 2.12.1 2.13.0 2.14.1 2.15.0
+READY := src/anydevice/virtual/ready
+wheels: $(TORCHES:%=build/wheels/%/installed)
+	rm -rf $(READY) dist/*-none-any.whl
+	for torch in $(TORCHES); do \
+		env -u CXX build/wheels/$$torch/bin/python -m anydevice.virtual.build --ready || exit 1; done
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+	rm -rf $(READY)
+	$(BIN)/python -m pip install --quiet wheel
+	$(BIN)/python -m wheel tags --remove --platform-tag \
+		manylinux_$$(getconf GNU_LIBC_VERSION | tr . _ | cut -d' ' -f2)_$$(uname -m) dist/*-none-any.whl
+	@ls -l dist/*.whl
+
+build/wheels/%/installed: pyproject.toml
+	$(PYTHON) -m venv build/wheels/$*
+	build/wheels/$*/bin/python -m pip install --quiet torch==$* --editable .
 	@touch $@
 
 # Other people's packages, unmodified, on virtual GPUs: an environment of its own, about 2 GB.

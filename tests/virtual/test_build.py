@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from anydevice.files import lives
-from anydevice.virtual import build, jobs
+from anydevice.virtual import build, jobs, ops
 
 # In place of the compiler: it takes the name of what it compiles down, and makes an empty object.
 QUICK = """#!/bin/sh
@@ -91,6 +91,23 @@ def test_a_build_that_was_interrupted_is_resumed(compiler, tmp_path, capsys):
     left = {"anydevice_virtual.so", "anydevice_virtual.json", "build.log", "lock"}
     assert {file.name for file in library.parent.iterdir()} == left
     assert build._is_whole(library)
+
+
+def test_a_library_that_the_package_carries_needs_no_compiler_and_no_cache(
+    compiler, tmp_path, monkeypatch
+):
+    compiler(QUICK)
+    monkeypatch.setattr(build, "READY", tmp_path / "ready")
+    ready = build.make_ready()
+    assert ready.is_relative_to(tmp_path / "ready")
+    (tmp_path / "compiler").unlink()
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/full")
+    assert build.is_built()
+    assert build.library() == ready
+    assert ops.kept_op_list(ready.parent) == next(ready.parent.glob("ops-*.txt")).read_text()
+    ready.write_bytes(b"")
+    with pytest.raises(build.BuildError, match="/dev/full"):
+        build.library()
 
 
 def test_objects_that_cannot_be_linked_are_not_kept(compiler, tmp_path):

@@ -251,4 +251,4 @@ def test_clean_leaves_a_library_that_is_being_built(filled):
 def test_another_argument_is_a_sentence(tmp_path):
     done = run(sys.executable, "-m", "anydevice.virtual.build", "--clear", folder=tmp_path)
     assert done.returncode == 1
-    assert done.stderr == "anydevice: expected --clean or nothing, got --clear.\n"
+    assert done.stderr == "anydevice: expected --ready, --clean or nothing, got --clear.\n"

@@ -1,7 +1,8 @@
 """The native library: compiled once for each torch, with the compiler at hand.
 
 `python -m anydevice.virtual.build` builds it ahead of time; `--clean` removes those whose torch is
-gone, and those of earlier sources.
+gone, and those of earlier sources; `--ready` also copies it into the package, for a wheel which
+needs no compiler (make wheels).
 
 Note [Checksums]
 A library that is half there ends the process with SIGBUS as it is loaded, or leaves torch half
@@ -28,10 +29,11 @@ from typing import IO, Any
 
 from anydevice.errors import UsageError
 from anydevice.files import lock, locked, sync, write_whole
-from anydevice.virtual import cache, jobs
+from anydevice.virtual import cache, jobs, ops
 from anydevice.virtual.jobs import JobFailed, Progress
 
 NATIVE = Path(__file__).parent / "native"
+READY = Path(__file__).parent / "ready"  # libraries that a wheel carries, if it does
 FLAGS = ("-std=c++20", "-O2", "-g0", "-fno-math-errno", "-fPIC", "-fvisibility=hidden", "-w")
 COMPILERS = ("c++", "g++", "clang++")
 # Two units, compiled at the same time: torch's headers cost the most, so few units are best.
@@ -53,8 +55,11 @@ class BuildError(UsageError, RuntimeError):
 
 def library() -> Path:
     """The library for this torch, built if it is not there yet, or is damaged."""
+    key = _key()
+    if _is_whole(READY / key / LIBRARY):
+        return READY / key / LIBRARY
     try:
-        path = cache.folder(_key()) / LIBRARY
+        path = cache.folder(key) / LIBRARY
         if not _is_whole(path):
             with locked(path.with_name(LOCK), mode=cache.MODE):  # others wait, and find it built
                 if not _is_whole(path):
@@ -72,7 +77,21 @@ def library() -> Path:
 
 def is_built() -> bool:
     """Whether the library for this torch is there already."""
-    return _is_whole(cache.cache_dir() / _key() / LIBRARY)
+    key = _key()
+    return any(_is_whole(folder / key / LIBRARY) for folder in (READY, cache.cache_dir()))
+
+
+def make_ready() -> Path:
+    """Copies the library for this torch, and its list of ops, into the package."""
+    built = library()
+    ready = READY / built.parent.name
+    if built.parent != ready:
+        ready.mkdir(parents=True, exist_ok=True)
+        shutil.copy(built, ready)
+        whole = {name: _made(built.parent)[name] for name in ("bytes", "crc32")}
+        write_whole(_record(ready), json.dumps(whole).encode(), mode=cache.MODE)
+        ops.kept_op_list(ready)
+    return ready / LIBRARY
 
 
 def clean() -> list[tuple[Path, str]]:
@@ -287,11 +306,11 @@ def torch_version() -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """Builds the library, or removes those that nothing can load any more."""
-    if arguments not in ([], ["--clean"]):
-        raise UsageError(f"expected --clean or nothing, got {' '.join(arguments)}.")
-    if not arguments:
-        print(library())
+    """Builds the library, makes it ready for a wheel, or removes those that nothing can load."""
+    if arguments not in ([], ["--ready"], ["--clean"]):
+        raise UsageError(f"expected --ready, --clean or nothing, got {' '.join(arguments)}.")
+    if arguments != ["--clean"]:
+        print(make_ready() if arguments else library())
         return
     removed = clean()
     for folder, why in removed:
