@@ -95,7 +95,7 @@ class CudaGraphBase:
         CudaGraphBase.capture_end_pre(self)
 
     def capture_end_pre(self) -> None:
-        """The same: the first of two halves in torch 2.15, which does the rest in Python."""
+        """The same: the first of two halves in torch 2.15, which does the second in Python."""
         capture = self._capture
         if capture is None or not capture.running:
             raise RuntimeError("capture_end() called before capture_begin().")
