@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-quick test-long browser test-distributed stress fuzz conformance test-cuda-build test-ecosystem test-ray wheels lint lint-native lint-native-quick clang types docs clean
+.PHONY: demo test test-quick test-long browser test-distributed stress fuzz conformance test-cuda-build test-torch test-ecosystem test-ray wheels lint lint-native lint-native-quick clang types docs clean
 
 demo: .venv/installed
 	$(BIN)/anydevice demo build/demo
@@ -76,6 +76,16 @@ build/wheels/%/installed: pyproject.toml
 	$(PYTHON) -m venv build/wheels/$*
 	build/wheels/$*/bin/python -m pip install --quiet torch==$* --editable .
 	@touch $@
+
+# What works on another torch, in an environment of its own, as a row of docs/versions.md:
+# make test-torch VERSION=2.15.0 (about 5 GB of downloads) · PARTS="--only build" for one part
+test-torch:
+	@test -n "$(VERSION)" || { echo "Name a torch: make test-torch VERSION=2.15.0"; exit 2; }
+	test -x build/torch-$(VERSION)/bin/python || $(PYTHON) -m venv build/torch-$(VERSION)
+	test -e build/torch-$(VERSION)/installed || { \
+		build/torch-$(VERSION)/bin/python -m pip install --quiet torch==$(VERSION) --editable '.[dev]' && \
+		touch build/torch-$(VERSION)/installed; }
+	build/torch-$(VERSION)/bin/python -m tests.torch_version $(PARTS)
 
 # Other people's packages, unmodified, on virtual GPUs: an environment of its own, about 2 GB.
 test-ecosystem: build/ecosystem/installed

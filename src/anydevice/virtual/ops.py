@@ -14,7 +14,13 @@ from anydevice.virtual.cache import MODE
 LAYOUTS = ("CUDA", "SparseCUDA", "SparseCsrCUDA", "NestedTensorCUDA", "QuantizedCUDA")
 
 # Composite on CUDA too, but made of other parts there: taken whole, the CPU's bits are kept.
-WHOLE = ("convolution", "conj_physical_", "mode", "mode.values")
+WHOLE = (
+    "convolution",
+    "conj_physical_",
+    "mode",
+    "mode.values",
+    "_validate_sparse_coo_tensor_args",  # by way of a CUDA kernel that is not an op
+)
 
 # CUDA takes indices that are still on the host.
 HOST_INDICES = ("index.Tensor", "index.Tensor_out", "index_put_", "_index_put_impl_")

@@ -57,8 +57,11 @@ def attributes() -> Any:
     """torch.cuda.green_contexts looked for its base when it was imported."""
     import torch.cuda.green_contexts as module
 
-    yield module, "_GreenContext", GreenContext
-    yield module, "SUPPORTED", True
+    if hasattr(module, "_get_driver_version"):  # torch 2.15, in Python: each use begins with this
+        yield module, "_get_driver_version", GreenContext.create
+    else:
+        yield module, "_GreenContext", GreenContext
+        yield module, "SUPPORTED", True
 
 
 def _refusing(reason: str) -> Callable[..., NoReturn]:
