@@ -152,8 +152,9 @@ class _Tree:
             system.pivot_root(".", ".")
             system.unmount(".")
         except BaseException:
-            os.chdir(folder)
+            os.chdir("/")  # the working directory may lie below the stage
             system.unmount(stage)
+            os.chdir(folder)
             raise
         os.chdir(folder)
 
