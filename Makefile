@@ -77,7 +77,7 @@ build/wheels/%/installed: pyproject.toml
 	build/wheels/$*/bin/python -m pip install --quiet torch==$* --editable .
 	@touch $@
 
-# What works on another torch, in an environment of its own, as a row of docs/versions.md:
+# What works on another torch, in a separate environment, as a row of docs/versions.md:
 # make test-torch VERSION=2.15.0 (about 5 GB of downloads) · PARTS="--only build" for one part
 test-torch:
 	@test -n "$(VERSION)" || { echo "Name a torch: make test-torch VERSION=2.15.0"; exit 2; }

@@ -64,7 +64,7 @@ def page(rows: dict[str, dict[str, str]]) -> str:
 
 
 def built() -> str:
-    """The native library from nothing, in a cache of its own."""
+    """The native library from nothing, in a separate cache."""
     with tempfile.TemporaryDirectory() as cache:
         os.chmod(cache, 0o700)
         begin = time.monotonic()

@@ -89,8 +89,8 @@ class Devices(Shown):
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         table, *lines = self._shown()
-        if options.max_width < NARROW:
-            for device, name, memory, free, line in _table(self).rows:
+        if isinstance(table, Table) and options.max_width < NARROW:
+            for device, name, memory, free, line in table.rows:
                 figures = f"{name}, {memory}, {free} free, {line}"
                 yield Text.assemble((device, "bold"), "  ", figures)
         else:

@@ -4,7 +4,6 @@ import errno
 import faulthandler
 import os
 import random
-import signal
 import sys
 from collections.abc import Iterator, Mapping
 from multiprocessing.connection import Connection
@@ -29,6 +28,7 @@ from anydevice.sweep.records.claims import claim
 from anydevice.sweep.records.records import RecordError, disk_errors, folder_of, is_to_do, read
 from anydevice.sweep.records.tracker import StoppedEarly, Tracker
 from anydevice.train.callbacks.callback import everywhere
+from anydevice.train.distributed.ending import TERMINATED
 
 OUTPUT = "output.txt"
 RANK_OF = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
@@ -167,4 +167,4 @@ def write_output_to(path: Path) -> None:
 
 def _asked_to_end(error: SystemExit) -> bool:
     """Whether SIGTERM ended it: a Trial with checkpoints then exits so."""
-    return error.code == 128 + signal.SIGTERM
+    return error.code == TERMINATED
