@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-quick test-long browser test-distributed stress fuzz conformance test-cuda-build test-torch test-ecosystem test-ray wheels lint lint-native lint-native-quick clang types docs clean
+.PHONY: demo test test-quick test-long browser test-distributed stress fuzz conformance published test-cuda-build test-torch test-ecosystem test-ray wheels lint lint-native lint-native-quick clang types docs clean
 
 demo: .venv/installed
 	$(BIN)/anydevice demo build/demo
@@ -47,6 +47,10 @@ conformance: .venv/installed
 	@failed=0; $(BIN)/python -m tests.conformance || failed=1; \
 	$(BIN)/python -m tests.conformance.recording || failed=1; \
 	$(BIN)/python benchmarks/virtual_overhead.py || failed=1; exit $$failed
+
+# Every published measurement that the project has against its prediction: writes docs/accuracy.md.
+published: .venv/installed
+	$(BIN)/python -m tests.published
 
 # The same suite on a CUDA build of torch, on a machine without a GPU: about 5 GB of downloads.
 test-cuda-build: build/cuda/installed

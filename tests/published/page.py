@@ -1,0 +1,135 @@
+"""docs/accuracy.md and its pictures: how right plans are, from published measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from anydevice.text import duration_text, size_text
+
+from .compare import MEMORY, Compared, Summary, summaries
+from .records import Record
+from .scatter import THEMES, scatter
+
+DOCS = Path(__file__).parents[2] / "docs"
+INTRODUCTION = """\
+# Accuracy
+
+`make published` plans programs whose memory or time others published, and writes this page. Nobody
+had this project in mind when they measured. Each record has its source, card, PyTorch version and
+program in `tests/published/`. The programs were written again from the sources' own repositories,
+so a part of each error is the copy's, not the prediction's.
+
+**Allocated** is `torch.cuda.max_memory_allocated()`, **reserved** what the allocator took from the
+driver, **device** what `nvidia-smi` shows, **time** a training step.
+"""
+PICTURES = """
+![Memory, predicted against measured](pictures/accuracy-memory-light.svg#only-light)
+![Memory, predicted against measured](pictures/accuracy-memory-dark.svg#only-dark)
+
+![Time of a step, predicted against measured](pictures/accuracy-time-light.svg#only-light)
+![Time of a step, predicted against measured](pictures/accuracy-time-dark.svg#only-dark)
+"""
+TICKS = {
+    "memory": [2**20 * size for size in (256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)],
+    "time": [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0],
+}
+
+
+def write_page(rows: Sequence[Compared], docs: Path = DOCS) -> None:
+    """Writes the page and its four pictures."""
+    text = "\n".join([INTRODUCTION, *_summary(rows), PICTURES, *_table(rows), ""])
+    (docs / "accuracy.md").write_text(text, "utf-8")
+    main = [row for row in rows if row.record.reading == "main"]
+    memory = {name: _of(main, name) for name in MEMORY}
+    for theme in THEMES:
+        pictures = {
+            "memory": scatter(memory, theme, "Memory at the peak", size_text, TICKS["memory"]),
+            "time": scatter(_by_card(main), theme, "Time of a step", duration_text, TICKS["time"]),
+        }
+        for name, picture in pictures.items():
+            (docs / "pictures" / f"accuracy-{name}-{theme}.svg").write_text(picture, "utf-8")
+
+
+def _of(rows: Iterable[Compared], quantity: str) -> list[Compared]:
+    return [row for row in rows if row.record.quantity == quantity]
+
+
+def _by_card(rows: Iterable[Compared]) -> dict[str, list[Compared]]:
+    groups: dict[str, list[Compared]] = {}
+    for row in _of(rows, "time"):
+        groups.setdefault(row.record.card, []).append(row)
+    return groups
+
+
+def _summary(rows: Sequence[Compared]) -> Iterator[str]:
+    yield from _summary_table(rows)
+    if fits := _of(rows, "fits"):
+        sure = sum(row.predicted != "maybe" and not row.wrong for row in fits)
+        wrong = sum(row.wrong for row in fits)
+        yield ""
+        yield (
+            f"Whether it fits: {sure} of {len(fits)} right, {len(fits) - sure - wrong} maybe, "
+            f"{wrong} wrong."
+        )
+    if new := [row for row in rows if not row.record.seen]:
+        yield ""
+        yield "The same for figures that nobody here had seen when the prediction was written down:"
+        yield ""
+        yield from _summary_table(new)
+
+
+def _summary_table(rows: Sequence[Compared]) -> Iterator[str]:
+    heads = ("", "figures", "median error", "90 % below", "worst", "predicted/measured")
+    yield f"| {' | '.join((*heads, 'in the range'))} |"
+    yield "| --- |" + " --: |" * 6
+    yield from map(_summary_row, summaries(rows))
+
+
+def _summary_row(found: Summary) -> str:
+    inside = f"{found.inside}" if found.quantity in ("time", "device") else ""
+    return (
+        f"| {found.quantity} | {found.count} | {found.median:.2%} | {found.p90:.1%} | "
+        f"{found.worst:.1%} | {found.ratio:.3f} | {inside} |"
+    )
+
+
+def _table(rows: Sequence[Compared]) -> Iterator[str]:
+    yield "## Each figure"
+    yield ""
+    yield (
+        "An *alternative* is another reading of what the source says of its program. *New*: nobody "
+        "here had seen the figure when the prediction was written down."
+    )
+    source = None
+    for row in sorted(rows, key=lambda row: (row.record.source, row.record.card)):
+        if (row.record.source, row.record.card) != source:
+            source = row.record.source, row.record.card
+            yield ""
+            yield f"### {row.record.source.removeprefix('github.com/')}"
+            yield ""
+            yield f"On {row.record.card} with PyTorch {row.record.torch}."
+            yield ""
+            yield "| program | | measured | predicted | range | ratio | |"
+            yield "| --- | --- | --: | --: | --: | --: | --- |"
+        yield _row(row)
+
+
+def _row(row: Compared) -> str:
+    record = row.record
+    marks = [*["alternative"] * (record.reading != "main"), *["new"] * (not record.seen)]
+    marks += [record.note] * bool(record.note)
+    note = "; ".join(marks)
+    if record.quantity == "fits":
+        measured = "yes" if record.value else "no"
+        note = "; ".join(["**wrong**"] * row.wrong + marks)
+        return f"| {record.id} | fits | {measured} | {row.predicted} | | | {note} |"
+    text = duration_text if record.quantity == "time" else size_text
+    ends = f"{text(row.low)} to {text(row.high)}" if row.high > row.low else ""
+    figures = f"{text(record.measured)} | {text(float(row.predicted))} | {ends} | {row.ratio:.3f}"
+    return f"| {record.id} | {record.quantity} | {figures} | {note} |"
+
+
+def short(record: Record) -> str:
+    """A record in a line of a terminal."""
+    return f"{record.id}, {record.quantity}"
