@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from anydevice.plan.hollow import workspaces
 from anydevice.plan.hollow.blocks import BACKWARD, INPUTS, TEMPORARY, WORKSPACE, Block, peak
 from anydevice.plan.hollow.isolated import isolated
 from anydevice.plan.hollow.run import HollowRun, hollow_run
@@ -126,7 +125,7 @@ def test_workspaces_are_never_counted_as_tensors() -> None:
     assert run.tensors < with_workspaces.bytes <= run.allocated
     held = sum(b.bytes for b in with_workspaces.blocks if b.category == WORKSPACE)
     assert held >= run.cudnn > run.tensors / 2
-    assert run.device_bytes - run.reserved == workspaces.CONTEXT
+    assert run.device_bytes - run.reserved == run.context.value
 
 
 class Attention(nn.Module):

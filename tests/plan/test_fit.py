@@ -13,9 +13,12 @@ from torch.utils.checkpoint import checkpoint
 
 import anydevice as ad
 from anydevice.plan.batch import Largest
+from anydevice.plan.context import Context
+from anydevice.plan.hollow.blocks import ACTIVATIONS
+from anydevice.plan.hollow.failures import CannotPlanError
+from anydevice.plan.hollow.gpus import HollowGPUs
 from anydevice.plan.hollow.program import Program
-from anydevice.plan.hollow.run import hollow_run
-from anydevice.plan.hollow.workspaces import CONTEXT
+from anydevice.plan.hollow.run import check_rounding
 from anydevice.plan.planning import plan
 from anydevice.tables import plain_text
 
@@ -92,7 +95,7 @@ def test_what_holds_the_memory_adds_up_to_the_bytes_of_the_device(train: Path) -
     assert held["parameters"] == weights
     assert held["optimizer state"] == pytest.approx(2 * weights, abs=100)
     assert sum(held.values()) == run.device_bytes
-    assert held["CUDA context"] == run.context
+    assert held["CUDA context"] == run.context.value
 
 
 def network_on_cuda() -> nn.Module:
@@ -120,7 +123,7 @@ def test_a_function_is_planned_in_another_process() -> None:
     assert "<table" in answer._repr_html_()
 
 
-def test_a_run_broken_off_in_backward_leaves_nothing_to_the_next() -> None:
+def test_what_does_not_fit_takes_what_it_would_take_on_a_larger_gpu() -> None:
     def train() -> None:
         layers = [nn.Linear(2000, 2000), nn.ReLU(), nn.Linear(2000, 2000), nn.ReLU()]
         network = nn.Sequential(*layers).cuda()
@@ -132,12 +135,22 @@ def test_a_run_broken_off_in_backward_leaves_nothing_to_the_next() -> None:
             output.sum().backward()
             optimizer.step()
 
-    whole = hollow_run(train, "t4")
+    gpus = HollowGPUs("t4")
+    whole = gpus.run(train, "train")
+    assert (whole.verdict, whole.margin) == ("yes", whole.card.memory - whole.device_bytes)
     for share in (0.5, 0.8, 0.95):
-        broken_off = hollow_run(train, "t4", memory=CONTEXT + int(whole.reserved * share))
-        assert not broken_off.fits
+        context = Context.exactly(whole.card.memory - int(whole.reserved * share))
+        broken_off = HollowGPUs("t4", context=context).run(train, "train")
+        assert (broken_off.verdict, broken_off.fits) == ("no", False)
+        assert broken_off.margin < 0
         for figure in ("allocated", "reserved", "tensors"):
             assert getattr(broken_off, figure) == getattr(whole, figure)
+    unsure = Context(0, 0, whole.card.memory - int(whole.reserved * 0.95))
+    may_fit = HollowGPUs("t4", context=unsure).run(train, "train")
+    assert (may_fit.verdict, may_fit.fits, may_fit.reserved) == ("maybe", False, whole.reserved)
+    whole.blocks = [block for block in whole.blocks if block.category != ACTIVATIONS]
+    with pytest.raises(CannotPlanError, match="This is a bug in anydevice"):
+        check_rounding(whole)
 
 
 def test_activations_are_listed_by_module() -> None:

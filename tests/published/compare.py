@@ -65,7 +65,7 @@ def planned(record: Record, python: Planner = _fresh) -> Answer:
 def compared(record: Record, answer: Answer) -> Compared:
     """The record beside its prediction."""
     if record.quantity == "fits":
-        return Compared(record, "yes" if answer["fits"] else "no")
+        return Compared(record, answer["verdict"])
     if record.quantity == "time":
         time = answer["time"]
         ends = [time[name] / record.scale for name in ("seconds", "low", "high")]

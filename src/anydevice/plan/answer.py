@@ -13,6 +13,7 @@ from rich.text import Text
 
 from anydevice.devices.catalogue import card
 from anydevice.errors import UsageError
+from anydevice.plan import context
 from anydevice.plan.batch import Largest
 from anydevice.plan.hollow import workspaces
 from anydevice.plan.hollow.blocks import ACTIVATIONS, CATEGORIES, WORKSPACE, Peak, peak
@@ -29,9 +30,10 @@ ROWS = (*CATEGORIES, *BEYOND)
 CUBLAS = f"cuBLAS: {workspaces.CUBLAS_SOURCE}"
 SOURCES = {
     WORKSPACE: f"{CUBLAS}; cuDNN: {workspaces.CUDNN_SOURCE}",
-    "CUDA context": workspaces.CONTEXT_SOURCE,
+    "CUDA context": context.SOURCE,
 }
 ASSUMED = tuple(SOURCES)
+FITS = {"yes": "yes", "maybe": "maybe", "no": "NO"}
 
 
 @dataclass(repr=False)
@@ -55,7 +57,7 @@ class Plan(Shown):
 
     @property
     def fits(self) -> bool:
-        """Whether it fits each of the GPUs."""
+        """Whether it surely fits each of the GPUs."""
         return all(verdict.fits for verdict in self.verdicts)
 
     def __getitem__(self, gpu: str) -> Verdict:
@@ -97,7 +99,7 @@ class Plan(Shown):
         for verdict in self.verdicts:
             run = verdict.run
             sizes = (run.card.memory, run.tensors, run.device_bytes)
-            row = [run.gpu, "yes" if verdict.fits else "NO", *map(size_text, sizes)]
+            row = [run.gpu, FITS[run.verdict], *map(size_text, sizes)]
             row += [_largest_text(verdict.largest)] * searched
             row += _time_texts(verdict.time) if timed else []
             table.rows.append(row)
@@ -140,7 +142,8 @@ class Plan(Shown):
 
     def _sentences(self) -> list[str]:
         """The answer in a sentence for each GPU, before the details."""
-        sentences = [f"{v.run.gpu}: {v.time.sentence()}" for v in self.verdicts if v.time]
+        sentences = [_margin(verdict.run) for verdict in self.verdicts]
+        sentences += [f"{v.run.gpu}: {v.time.sentence()}" for v in self.verdicts if v.time]
         if (run := self.verdicts[0].run).steps < run.wanted:
             sentences.append(f"The program ended after {run.steps} of {run.wanted} steps.")
         return sentences
@@ -175,8 +178,13 @@ class Verdict:
 
     @property
     def fits(self) -> bool:
-        """Whether the steps fit into the GPU's memory."""
+        """Whether the steps surely fit into the GPU's memory."""
         return self.run.fits
+
+    @property
+    def verdict(self) -> str:
+        """Whether they fit: "yes", "no", or "maybe", if that depends on the CUDA context."""
+        return self.run.verdict
 
     @cached_property
     def peak(self) -> Peak:
@@ -189,7 +197,8 @@ class Verdict:
         for block in self.peak.blocks:
             held[block.category] += block.bytes
         rows = {name: held[name] for name in CATEGORIES if held[name]}
-        beyond = (run.allocated - self.peak.bytes, run.reserved - run.allocated, run.context)
+        rounding = run.allocated - self.peak.bytes
+        beyond = (rounding, run.reserved - run.allocated, run.context.value)
         return rows | dict(zip(BEYOND, beyond, strict=True))
 
     def activations(self) -> dict[str, int]:
@@ -208,12 +217,18 @@ class Verdict:
             "name": run.card.name,
             "memory_bytes": run.card.memory,
             "fits": self.fits,
+            "verdict": run.verdict,
+            "margin_bytes": run.margin,
             "peak_bytes": {
                 "tensors": run.tensors,
                 "allocated": run.allocated,
                 "reserved": run.reserved,
-                "context": run.context,
+                "context": run.context.value,
                 "device": run.device_bytes,
+            },
+            "range_bytes": {
+                "context": (run.context.low, run.context.high),
+                "device": run.device_range,
             },
             "largest_cudnn_workspace_bytes": run.cudnn,
             "at_the_peak_bytes": self.holding(),
@@ -226,6 +241,25 @@ class Verdict:
             "time": None if self.time is None else self.time.to_dict(),
             "remedies": None if self.remedies is None else self.remedies.to_dict(),
         }
+
+
+def _margin(run: HollowRun) -> str:
+    """How much memory is left, or lacks, and how sure that is."""
+    left, (low, high) = run.card.memory - run.reserved, run.device_range
+    least, most = left - run.context.high, left - run.context.low
+    if run.verdict == "yes":
+        return f"{run.gpu}: fits, with {_span(least, most)} to spare"
+    if run.verdict == "no":
+        return f"{run.gpu}: does not fit: {_span(-most, -least)} too much"
+    return (
+        f"{run.gpu}: may fit: it takes {_span(low, high)} of {size_text(run.card.memory)}, "
+        "depending on the CUDA context; measure that and pass it with --context"
+    )
+
+
+def _span(low: int, high: int) -> str:
+    ends = dict.fromkeys(map(size_text, (max(0, low), high)))
+    return " to ".join(ends)
 
 
 def _grouped(by_module: dict[str, int]) -> dict[str, int]:

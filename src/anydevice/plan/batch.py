@@ -40,7 +40,8 @@ def largest_batch(subject: Subject, gpus: HollowGPUs, first: HollowRun, option: 
 
     `option` is what the user calls the batch size, for errors.
     """
-    search = _Search(subject, gpus, option, capacity=first.card.memory - first.context)
+    capacity = first.card.memory - first.context.high
+    search = _Search(subject, gpus, option, capacity)
     return search.largest(subject.batch or first.samples or 1, first)
 
 

@@ -30,6 +30,10 @@ Options:
                     or batch=; the largest batch that fits is found too
   --assume-zeros    where the program branches on a value that it reads from the
                     GPU, take the branch for zero
+  --context SIZE    the CUDA context's size, such as 500MiB, if it was measured: what
+                    nvidia-smi shows beyond torch.cuda.memory_reserved()
+  --cuda VERSION    the version of CUDA there, such as 11.3: before 11.7 the context
+                    is larger; the newest by default
   --report FILE     write an HTML page with all results and the memory over the
                     steps, such as plan.html
   --snapshot FILE   write the allocations for pytorch.org/memory_viz, such as
@@ -40,10 +44,10 @@ Options:
   --rates           list the rates that time predictions use, with their sources
   --help            show this message
 
-Exit codes: 0 it fits each of these GPUs, 1 it does not, 2 it could not be
-planned.
+Exit codes: 0 it surely fits each of these GPUs, 1 it does not or may not, 2 it
+could not be planned.
 """
-VALUES = ("--gpu", "--steps", "--batch-arg", "--report", "--snapshot")
+VALUES = ("--gpu", "--steps", "--batch-arg", "--context", "--cuda", "--report", "--snapshot")
 FLAGS = ("--json", "--assume-zeros", "--calibrate", "--rates")
 
 
@@ -56,6 +60,8 @@ class Options:
     batch_arg: str | None = None
     assume_zeros: bool = False
     json: bool = False
+    context: str | None = None
+    cuda: str | None = None
     report: str | None = None
     snapshot: str | None = None
     calibrate: bool = False
@@ -86,6 +92,8 @@ def main(arguments: list[str]) -> NoReturn:
             steps=options.steps,
             batch_arg=options.batch_arg,
             assume_zeros=options.assume_zeros,
+            context=options.context,
+            cuda=options.cuda,
         )
     except CannotPlanError as error:
         sys.stderr.write(error.details)
@@ -164,7 +172,7 @@ def _set(options: Options, option: str, value: str) -> None:
         options.gpus.append(value)
     elif option == "--batch-arg":
         options.batch_arg = value.removesuffix("=")
-    elif option in ("--report", "--snapshot"):
+    elif option in ("--report", "--snapshot", "--context", "--cuda"):
         setattr(options, option.removeprefix("--"), value)
     elif value.isascii() and value.isdecimal() and int(value) > 0:
         options.steps = int(value)

@@ -8,6 +8,7 @@ from anydevice.devices.catalogue import card
 from anydevice.errors import UsageError
 from anydevice.plan.answer import Plan, Verdict
 from anydevice.plan.batch import largest_batch
+from anydevice.plan.context import Context, context_size, cuda_version
 from anydevice.plan.hollow.gpus import HollowGPUs
 from anydevice.plan.remedies.search import try_remedies
 from anydevice.plan.subjects import subject_of
@@ -24,6 +25,8 @@ def plan(
     assume_zeros: bool = False,
     remedies: bool | None = None,
     cards: int = 2,
+    context: int | str | None = None,
+    cuda: str | None = None,
 ) -> Plan:
     """Predicts whether training fits these GPUs, what holds the memory, and how long a step takes.
 
@@ -43,6 +46,10 @@ def plan(
         remedies: Whether to try what would make a Trial need less memory: mixed precision,
             checkpointing, several GPUs and others. By default, where it does not fit.
         cards: How many GPUs those tries may use together.
+        context: The size of the CUDA context, such as "500MiB", if it was measured: what
+            nvidia-smi shows beyond torch.cuda.memory_reserved(). By default a range.
+        cuda: The version of CUDA there, such as "11.3": before 11.7, all kernels are loaded at once
+            and the context is larger. By default the newest.
 
     Returns:
         A Plan with one Verdict for each kind of GPU. It shows itself as tables in a terminal and
@@ -62,8 +69,12 @@ def plan(
         raise UsageError(f"expected at least one step and one GPU, got {steps} and {kinds}.")
     subject = subject_of(function, batch_arg, batch)
     verdicts = []
+    version = cuda_version(cuda) if cuda else None
     for kind in kinds:
-        hollow = HollowGPUs(kind, steps=steps, assume_zeros=assume_zeros)
+        taken = Context.of(card(kind), version)
+        if context is not None:
+            taken = Context.exactly(context_size(context))
+        hollow = HollowGPUs(kind, steps=steps, assume_zeros=assume_zeros, context=taken)
         run = hollow.run(subject, subject.name)
         verdict = Verdict(run, time=run.predicted(run.samples))
         if batch_arg is not None:

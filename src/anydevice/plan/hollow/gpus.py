@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
+from anydevice.devices.catalogue import card
+from anydevice.plan.context import Context
+from anydevice.plan.hollow.failures import DoesNotFitError
 from anydevice.plan.hollow.isolated import isolated
-from anydevice.plan.hollow.run import HollowRun, hollow_run
+from anydevice.plan.hollow.run import AMPLE, HollowRun, hollow_run
 
 
 @dataclass(frozen=True)
@@ -21,24 +25,48 @@ class HollowGPUs:
     count: int = 1
     steps: int = 3
     assume_zeros: bool = False
+    context: Context | None = None  # by default, as the card and the newest CUDA have it
 
     def run(self, program: Callable[[], object], name: str) -> HollowRun:
-        """What the program's steps take, even where that is more than these GPUs have."""
-        return isolated(partial(self._run, program, name))
+        """What the program's steps take, even where that is more than these GPUs have.
+
+        It fits if it does with the largest context, and may fit if it does with the smallest.
+        """
+        memory, context = card(self.kind).memory, self._context
+        with suppress(DoesNotFitError):
+            return self._run(program, name, memory - context.high)
+        need = self._run(program, name, AMPLE)
+        need.verdict = "no"
+        if need.allocated + context.low <= memory:
+            with suppress(DoesNotFitError):
+                need = self._run(program, name, memory - context.low)
+                need.verdict = "maybe"
+        return need
 
     def run_if_it_fits(self, program: Callable[[], object], name: str) -> HollowRun:
         """The same in less time: DoesNotFitError where it does not fit, no blocks, no times."""
-        return isolated(partial(self._run, program, name, only_if_it_fits=True))
+        room = card(self.kind).memory - self._context.high
+        return self._run(program, name, room, brief=True)
+
+    @property
+    def _context(self) -> Context:
+        return self.context or Context.of(card(self.kind))
 
     def _run(
-        self, program: Callable[[], object], name: str, *, only_if_it_fits: bool = False
+        self, program: Callable[[], object], name: str, room: int, *, brief: bool = False
     ) -> HollowRun:
-        return hollow_run(
-            program,
-            self.kind,
-            steps=self.steps,
-            gpus=self.count,
-            assume_zeros=self.assume_zeros,
-            name=name,
-            only_if_it_fits=only_if_it_fits,
+        """Each run has a separate process: nothing of one that failed is left in the next."""
+        return isolated(
+            partial(
+                hollow_run,
+                program,
+                self.kind,
+                steps=self.steps,
+                gpus=self.count,
+                memory=room + self._context.value,
+                context=self._context,
+                assume_zeros=self.assume_zeros,
+                name=name,
+                brief=brief,
+            )
         )

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 import torch
 
 from anydevice.devices.catalogue import Card, card
-from anydevice.plan.hollow import workspaces
+from anydevice.plan.context import Context
 from anydevice.plan.hollow.blocks import WORKSPACE, Block, peak
 from anydevice.plan.hollow.failures import (
+    CannotPlanError,
     DoesNotFitError,
     explained,
     on_the_host,
@@ -23,10 +24,12 @@ from anydevice.plan.hollow.values import branches_refused
 from anydevice.plan.hollow.watch import Enough, StepWatch
 from anydevice.plan.time.predict import Prediction, predict
 from anydevice.plan.time.work import Work
+from anydevice.text import size_text
 from anydevice.virtual import core
 from anydevice.virtual.machine import virtual_gpus
 
 AMPLE = 1 << 50
+MOST_ROUNDING = 0.05  # of what is allocated
 ALLOCATED, RESERVED = "allocated_bytes.all.peak", "reserved_bytes.all.peak"
 REQUESTED = "requested_bytes.all.peak"
 
@@ -42,8 +45,7 @@ class HollowRun:
     allocated: int  # as torch.cuda.max_memory_allocated() reports it
     reserved: int
     requested: int  # the part of it that was asked for, before rounding
-    context: int
-    fits: bool
+    context: Context
     device: int  # the fullest one, which the figures describe
     samples: int | None
     cudnn: int
@@ -51,6 +53,12 @@ class HollowRun:
     step_marks: list[int]
     kinds: dict[str, str] = field(default_factory=dict, repr=False)  # the class of each module
     work: Work | None = field(default=None, repr=False)  # of the last step
+    verdict: str = "yes"  # whether it fits: "maybe", if that depends on the context's size; "no"
+
+    @property
+    def fits(self) -> bool:
+        """Whether it surely fits."""
+        return self.verdict == "yes"
 
     @property
     def card(self) -> Card:
@@ -60,7 +68,17 @@ class HollowRun:
     @property
     def device_bytes(self) -> int:
         """What nvidia-smi would show of the process."""
-        return self.reserved + self.context
+        return self.reserved + self.context.value
+
+    @property
+    def device_range(self) -> tuple[int, int]:
+        """The same with the smallest and with the largest context."""
+        return self.reserved + self.context.low, self.reserved + self.context.high
+
+    @property
+    def margin(self) -> int:
+        """The memory that is left; negative if it takes more than the GPU has."""
+        return self.card.memory - self.device_bytes
 
     def predicted(self, samples: int | None = None) -> Prediction | None:
         """How long a step takes; with `samples`, how many it trains on per second."""
@@ -79,28 +97,25 @@ def hollow_run(
     steps: int = 3,
     gpus: int = 1,
     memory: int | None = None,
+    context: Context | None = None,
     assume_zeros: bool = False,
     name: str = "the program",
-    only_if_it_fits: bool = False,
+    brief: bool = False,
 ) -> HollowRun:
     """Calls the function on a hollow GPU until `steps` steps of an optimizer are done.
 
     >>> hollow_run(train, "t4").device_bytes  # doctest: +SKIP
 
-    If the card has too little memory, the function runs once more on one with plenty, to find
-    what it takes; with `only_if_it_fits`, DoesNotFitError is raised instead.
+    The GPU has the card's memory, or `memory`, less the context. DoesNotFitError if that is ever
+    too little. `brief`: without each block and the time.
     """
     kind = card(gpu)
-    running = _Running(function, kind, gpus, steps, assume_zeros, name, only_if_it_fits)
+    taken = context or Context.of(kind)
+    running = _Running(function, kind, gpus, steps, taken, assume_zeros, name, brief)
     try:
-        return running.on(memory or kind.memory)
-    except torch.OutOfMemoryError:
-        gc.collect()
-    if only_if_it_fits:
-        raise DoesNotFitError
-    run = running.on(AMPLE)
-    run.fits = False
-    return run
+        return running.on(kind.memory if memory is None else memory)
+    except torch.OutOfMemoryError as error:
+        raise DoesNotFitError from error
 
 
 @dataclass
@@ -109,15 +124,16 @@ class _Running:
     card: Card
     gpus: int
     steps: int
+    context: Context
     assume_zeros: bool
     name: str
-    brief: bool = False  # without each block
+    brief: bool
 
     def on(self, memory: int) -> HollowRun:
         """Runs on a card with this memory; OutOfMemoryError if that is ever too little."""
         with virtual_gpus(self.gpus, self.card.kind, hollow=True):
             for device in range(self.gpus):
-                core.library().anydevice_memory_set_capacity(device, memory, workspaces.CONTEXT)
+                core.library().anydevice_memory_set_capacity(device, memory, self.context.value)
             watch = StepWatch(self.card, self.steps, timed=not self.brief)
             self._run(watch)
             stats = [torch.cuda.memory_stats(device) for device in range(self.gpus)]
@@ -125,7 +141,7 @@ class _Running:
                 raise torch.OutOfMemoryError  # the program caught it
             gc.collect()
         fullest = max(range(self.gpus), key=lambda device: stats[device][RESERVED])
-        return HollowRun(
+        run = HollowRun(
             gpu=self.card.kind,
             gpus=self.gpus,
             steps=len(watch.step_marks),
@@ -133,8 +149,7 @@ class _Running:
             allocated=stats[fullest][ALLOCATED],
             reserved=stats[fullest][RESERVED],
             requested=stats[fullest][REQUESTED],
-            context=workspaces.CONTEXT,
-            fits=True,
+            context=self.context,
             device=fullest,
             samples=watch.samples,
             cudnn=watch.cudnn,
@@ -143,6 +158,9 @@ class _Running:
             kinds=watch.kinds,
             work=watch.work,
         )
+        if not self.brief:
+            check_rounding(run)
+        return run
 
     def _run(self, watch: StepWatch) -> None:
         values = nullcontext() if self.assume_zeros else branches_refused()
@@ -159,6 +177,21 @@ class _Running:
             raise on_the_host(watch.on_host)
         if not watch.step_marks:
             raise without_steps(self.name, watch.last_line, watch.backward)
+
+
+def check_rounding(run: HollowRun) -> None:
+    """Bytes that no block explains would be reported as rounding: then the figures are wrong.
+
+    The allocator rounds a block up to 512 bytes, and leaves at most 1 MiB of a large one unused.
+    """
+    held = peak(run.blocks, run.device)
+    rounding = run.allocated - held.bytes
+    if rounding > max(MOST_ROUNDING * run.allocated, len(held.blocks) << 20):
+        raise CannotPlanError(
+            f"expected {size_text(run.allocated)} of allocated memory to be explained by tensors, "
+            f"got {size_text(rounding)} more than that. This is a bug in anydevice: please report "
+            "it with the program."
+        )
 
 
 def _refusals(gpus: int) -> int:

@@ -1,7 +1,7 @@
-"""What a GPU uses in addition to tensors: the CUDA context, workspaces of cuBLAS and cuDNN.
+"""What PyTorch's libraries use in addition to tensors: workspaces of cuBLAS and cuDNN.
 
-None of it is measured on a GPU. cuBLAS's is PyTorch's own constant; cuDNN's and the context's are
-assumptions, and are marked as such wherever they are shown.
+None of it is measured on a GPU. cuBLAS's is PyTorch's own constant; cuDNN's are assumptions, and
+are marked as such wherever they are shown.
 """
 
 import os
@@ -16,11 +16,6 @@ from anydevice.devices.catalogue import Card
 aten = torch.ops.aten
 MIB = 1 << 20
 
-CONTEXT = 300 * MIB
-CONTEXT_SOURCE = (
-    "assumed: about 300 MiB with lazy loading of kernels, the default since CUDA 11.7; it varies "
-    "with the GPU and the driver"
-)
 CUBLAS_SOURCE = "PyTorch's default size, once for the forward and once for the backward thread"
 CUDNN_SOURCE = (
     "assumed: tensor cores take NHWC, so a convolution of NCHW tensors works on copies of its "

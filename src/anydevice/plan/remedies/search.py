@@ -12,6 +12,7 @@ from rich.text import Text
 
 from anydevice.devices.catalogue import card
 from anydevice.errors import UsageError
+from anydevice.plan.context import Context
 from anydevice.plan.hollow.blocks import ACTIVATIONS, peak
 from anydevice.plan.hollow.gpus import HollowGPUs
 from anydevice.plan.hollow.run import HollowRun
@@ -163,7 +164,7 @@ def try_remedies(
     """
     if cards < 1:
         raise UsageError(f"expected at least one GPU as cards, got {cards}.")
-    search = _Search(trial, card(gpu).kind, assume_zeros)
+    search = _Search(trial, card(gpu).kind, assume_zeros, run.context if run else None)
     as_it_is = Attempt("as it is", "", changes.as_it_is)
     run = run or search.run(as_it_is)
     before = _remedy(as_it_is, run)
@@ -183,6 +184,7 @@ class _Search:
     trial: Trial
     gpu: str
     assume_zeros: bool
+    context: Context | None
 
     def climbed(self, ladder: Iterable[Attempt]) -> Iterator[Remedy]:
         """Ever stronger forms of one change, up to the first that fits."""
@@ -201,7 +203,7 @@ class _Search:
 
     def run(self, attempt: Attempt) -> HollowRun:
         """The trial with this change."""
-        gpus = HollowGPUs(self.gpu, attempt.cards, STEPS, self.assume_zeros)
+        gpus = HollowGPUs(self.gpu, attempt.cards, STEPS, self.assume_zeros, self.context)
         return gpus.run(partial(attempt.change, self.trial), attempt.name)
 
 
