@@ -180,6 +180,24 @@ class Child:
         self.send_signal(signal.SIGKILL)
 
 
+class Piped(Child):
+    """With a pipe to what it reads and one from what it prints."""
+
+    def __init__(self, *words: str, env: Mapping[str, str], stderr: IO[str]) -> None:
+        theirs, to = os.pipe()
+        of, its = os.pipe()
+        super().__init__(words, {0: theirs, 1: its, 2: stderr.fileno()}, env=env)
+        os.close(theirs)
+        os.close(its)
+        self.stdin, self.stdout = open(to, "w"), open(of)  # noqa: SIM115
+
+    def close(self) -> None:
+        self.kill()
+        self.wait()
+        self.stdin.close()
+        self.stdout.close()
+
+
 def _text(file: IO[bytes]) -> str:
     file.seek(0)
     return file.read().decode()

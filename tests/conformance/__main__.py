@@ -33,7 +33,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--dtype", action="append", help="float32, bfloat16, … (repeatable)")
     parser.add_argument("--samples", type=int, help="so many samples a case; all if left out")
     parser.add_argument("--fast", action="store_true", help="a spread of cases, two samples each")
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--workers", type=int, default=2, help="2 if left out")
     parser.add_argument("--json", type=Path, help="write every outcome to this file")
     parser.add_argument("--again", type=Path, help="only what differed in a file of --json")
     return parser.parse_args()
@@ -74,19 +74,18 @@ class Progress:
 
 def main() -> int:
     given, begun = arguments(), time.monotonic()
-    lister = crew.Worker()
+    workers = [crew.Worker() for _ in range(given.workers)]
     try:
-        everything = crew.listed(lister)
+        everything = crew.listed(workers[0])
     except crew.WorkerDiedError as end:
         print(f"No worker with a virtual GPU could be started: {end}")
         return 1
-    lister.close()
     cases = wanted(everything, given)
     if not cases:
         print("No case matches the filters.")
         return 2
     limit = given.samples or (FAST_SAMPLES if given.fast else None)
-    outcomes = crew.run(cases, limit, given.workers, Progress(len(cases)))
+    outcomes = crew.run(cases, limit, workers, Progress(len(cases)))
     if given.json:
         given.json.write_text(json.dumps([asdict(o) for o in outcomes]))
     known = known_differences()

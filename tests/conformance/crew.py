@@ -2,20 +2,20 @@
 
 import json
 import os
-import subprocess
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from queue import SimpleQueue
 from typing import Any
 
 from tests.conformance.cases import Case, Outcome
+from tests.forked import Piped
 
-WORKER = [sys.executable, "-m", "tests.conformance.worker"]
+WORKER = ("-m", "tests.conformance.worker")
 # One thread a worker: the CPU's own sums then come out the same each time.
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 FIRST_ANSWER_S = 300  # importing torch, and building the native library if it is not built
 
 
@@ -24,17 +24,15 @@ class WorkerDiedError(Exception):
 
 
 class Worker:
-    def __init__(self, command: list[str] = WORKER, limit_s: float = 120) -> None:
-        self.command, self.limit_s = command, limit_s
-        self.process: subprocess.Popen[str] | None = None
+    def __init__(self, words: Sequence[str] = WORKER, limit_s: float = 120) -> None:
+        self.words, self.limit_s = words, limit_s
+        self.process: Piped | None = None
         # What it prints beside its answers is read only once it is dead.
         self.log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
 
     def ask(self, question: Any) -> Any:
         limit = self.limit_s if self.process else FIRST_ANSWER_S
         process = self.process or self.start()
-        assert process.stdin
-        assert process.stdout
         begun = time.monotonic()
         killer = threading.Timer(limit, process.kill)
         killer.start()
@@ -49,16 +47,9 @@ class Worker:
             raise WorkerDiedError(f"hung for {limit:.0f} s" if hung else self.last_words())
         return json.loads(answer)
 
-    def start(self) -> subprocess.Popen[str]:
+    def start(self) -> Piped:
         self.log.truncate(0)
-        self.process = subprocess.Popen(
-            self.command,
-            text=True,
-            env=os.environ | ENVIRONMENT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.log,
-        )
+        self.process = Piped(*self.words, env=os.environ | ENVIRONMENT, stderr=self.log)
         return self.process
 
     def last_words(self) -> str:
@@ -80,8 +71,7 @@ class Worker:
 
     def close(self) -> None:
         if self.process:
-            self.process.kill()
-            self.process.wait()
+            self.process.close()
             self.process = None
 
 
@@ -90,18 +80,21 @@ def listed(worker: Worker) -> list[Case]:
 
 
 def run(
-    cases: Iterable[Case], limit: int | None, workers: int, seen: Callable[[Outcome], None]
+    cases: Iterable[Case], limit: int | None, crew: list[Worker], seen: Callable[[Outcome], None]
 ) -> list[Outcome]:
-    """Judges the cases on so many workers at a time, calling `seen` as each outcome arrives."""
-    mine, crew, outcomes = threading.local(), [], []
+    """Judges the cases, as many at a time as the crew has, calling `seen` with each outcome."""
+    idle, outcomes = SimpleQueue[Worker](), []
+    for worker in crew:
+        idle.put(worker)
 
     def judge(case: Case) -> Outcome:
-        if not hasattr(mine, "worker"):
-            mine.worker = Worker()
-            crew.append(mine.worker)
-        return mine.worker.judge(case, limit)
+        worker = idle.get()
+        try:
+            return worker.judge(case, limit)
+        finally:
+            idle.put(worker)
 
-    with ThreadPoolExecutor(workers) as pool:
+    with ThreadPoolExecutor(len(crew)) as pool:
         for done in as_completed([pool.submit(judge, case) for case in cases]):
             outcomes.append(done.result())
             seen(outcomes[-1])

@@ -230,7 +230,7 @@ def compare_steps(path: Path, cases: dict[str, Any]) -> None:
 def asked(path: Path, section: str, cases: dict[str, Any]) -> list[tuple[str, Any, Any]]:
     """Each case with what the card did and what happens here."""
     words = ["--answer", str(path), *(["--hollow"] if section == "steps" else [])]
-    worker = Worker([sys.executable, "-m", "tests.conformance.recording", *words])
+    worker = Worker(["-m", "tests.conformance.recording", *words])
     pairs = []
     for case, there in cases.items():
         try:

@@ -1,5 +1,6 @@
 """One process with a virtual GPU that judges case after case: a line of JSON in, a line out."""
 
+import faulthandler
 import json
 import os
 import sys
@@ -29,6 +30,13 @@ def start() -> None:
 def checks() -> dict[str, tuple[Callable[[], Any], Callable[..., Thunks]]]:
     """For each check, what lists its (name, dtype) pairs and what runs one of them."""
     import torch
+    from torch.testing._internal import common_utils
+    from torch.testing._internal.opinfo import core
+
+    # For each sample they look for a unittest in the whole stack, and keep the stack for an XPU
+    # that may be used later: most of the time. Neither is there.
+    common_utils.extract_test_fn = core.extract_test_fn = lambda: None
+    torch.xpu.random._lazy_call = lambda *_, **__: None
 
     from tests.conformance import autocast, errors, gradients, modules, ops, optimizers, programs
 
@@ -70,6 +78,7 @@ def described(error: Exception) -> str:
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
+    faulthandler.enable()
     os.dup2(2, 1)  # what the ops print must not mix with the answers
     start()
     known = checks()
