@@ -1,5 +1,6 @@
 """The training benchmark: a small CNN over batch sizes, loader workers and devices."""
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import mkdtemp
@@ -41,9 +42,9 @@ def small_cnn() -> nn.Module:
     )  # fmt: skip
 
 
-def experiment(run: Run) -> History:
+def experiment(run: Run, size: int = IMAGES) -> History:
     """One run: with its parameters, on its device."""
-    images, labels = shapes(IMAGES, 100)[0][:]
+    images, labels = shapes(size, 100)[0][:]
     network = small_cnn()
     data = OneByOne(images, labels)
     loader = DataLoader(data, run.batch_size, shuffle=True, num_workers=run.num_workers)
@@ -57,10 +58,12 @@ def training(
     batch_sizes: Sequence[int] = (100, 1000),
     workers: Sequence[int] = (0, 1, 2),
     verbose: bool = True,
+    images: int = IMAGES,
 ) -> Results:
     """Trains on each device, one run after another, and gives the sweep's results."""
     named = devices or ["cpu", *(["auto"] if num_gpus() else [])]
     places = [str(exact(pick(device))) for device in named]
     runs = grid(batch_size=batch_sizes, num_workers=workers, device=list(dict.fromkeys(places)))
     folder = folder or Path(mkdtemp(prefix="anydevice-training-"))
-    return Sweep(experiment, runs).run(folder, workers=1, verbose=verbose)
+    sized = functools.partial(experiment, size=images)
+    return Sweep(sized, runs).run(folder, workers=1, verbose=verbose)
