@@ -12,6 +12,7 @@ from anydevice.sweep.file import read_order
 
 from ..forked import python
 
+SWEEPING = Path(__file__).with_name("sweeping.py")
 MODULE = """
 def experiment(run):
     if run.lr == 3:
@@ -43,8 +44,7 @@ def an_order(folder: Path, rest: str, order: str = ORDER) -> Path:
 
 def test_a_sweep_from_a_file_and_its_table(tmp_path: Path) -> None:
     an_order(tmp_path, "[grid]\nlr = [1, 2]\nmomentum = [0.9]\n[[runs]]\nlr = 3\n")
-    command = [sys.executable, "-m", "anydevice", "sweep", "order.toml"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    done = python(SWEEPING, "order.toml", cwd=tmp_path)
     assert done.returncode == 1  # a run failed
     assert "3/3  lr=" in done.stdout
     assert "run 3 failed: ValueError: three" in done.stdout
@@ -63,7 +63,8 @@ def test_a_sweep_from_a_file_and_its_table(tmp_path: Path) -> None:
 def test_a_sample_and_a_condition_from_a_file(tmp_path: Path) -> None:
     rest = 'when = "mine:odd"\nfuse = true\n[sample]\ncount = 2\nlr = { integers = [4, 9] }\n'
     an_order(tmp_path, rest + "[stop]\nwatch = 'loss'\nfirst = 2\n")
-    assert anydevice(tmp_path, "sweep", "order.toml", "--folder", "there").returncode == 0
+    done = python(SWEEPING, "order.toml", "--folder", "there", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     data = json.loads(anydevice(tmp_path, "show", "there", "--json").stdout)
     drawn = [run["parameters"]["lr"] for run in data["runs"]]
     assert len(drawn) == 2

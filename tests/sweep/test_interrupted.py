@@ -14,9 +14,10 @@ import pytest
 import anydevice as ad
 from anydevice.sweep.records.claims import is_claimed
 
-from ..forked import Process
+from ..forked import Process, python
 from . import kills
 
+SWEEPING = Path(__file__).with_name("sweeping.py")
 WATCHED = """
 import os, time
 from pathlib import Path
@@ -40,7 +41,7 @@ lr = [1, 2]
 def sweep(folder: Path) -> Process:
     (folder / "watched.py").write_text(WATCHED)
     (folder / "order.toml").write_text(ORDER)
-    return Process("-m", "anydevice", "sweep", "order.toml", cwd=folder)
+    return Process(SWEEPING, "order.toml", cwd=folder)
 
 
 def wait_for(what: Callable[[], bool], process: Process | None = None) -> None:
@@ -118,6 +119,7 @@ def test_two_sweeps_in_one_folder_share_the_runs(tmp_path: Path) -> None:
     assert tables[0] == tables[1]
 
 
+@pytest.mark.long
 def test_a_run_that_another_sweep_leaves_is_taken_over(tmp_path: Path) -> None:
     one = sweep(tmp_path)
     wait_for(lambda: len(began(tmp_path)) == 1, one)
@@ -168,6 +170,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 def test_a_full_disk_and_one_that_cannot_be_written_lose_nothing(tmp_path: Path) -> None:
     alone = ["unshare", "--user", "--map-root-user", "--mount"]
     if subprocess.run(
@@ -189,7 +192,9 @@ def test_a_full_disk_and_one_that_cannot_be_written_lose_nothing(tmp_path: Path)
     assert last == "12 True True"
 
 
-@pytest.mark.parametrize("guard", ["if __name__ == '__main__':", "if True:"])
+@pytest.mark.parametrize(
+    "guard", ["if __name__ == '__main__':", pytest.param("if True:", marks=pytest.mark.long)]
+)
 def test_a_program_may_hold_its_experiment_with_or_without_a_guard(
     tmp_path: Path, guard: str
 ) -> None:
@@ -204,8 +209,7 @@ def experiment(run):
     results = ad.Sweep(experiment, ad.grid(lr=[1, 2])).run("runs", verbose=False)
     print([r.last["loss"] for r in results])
 """)
-    command = [sys.executable, "program.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    done = python("program.py", cwd=tmp_path)
     assert done.stdout == "[3, 6]\n", done.stderr
 
 
