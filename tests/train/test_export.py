@@ -1,5 +1,6 @@
 """An exported network runs with PyTorch alone, for batches of any size."""
 
+import copy
 import subprocess
 import sys
 
@@ -14,21 +15,25 @@ PROGRAM = """
 import sys
 sys.modules["anydevice"] = None
 import torch
-network = torch.export.load(sys.argv[1]).module()
-print(network(torch.ones(5, 4)).tolist())
+for path in sys.argv[1:]:
+    network = torch.export.load(path).module()
+    print(network(torch.ones(5, 4)).tolist())
 """
 
 
-def test_it_runs_in_a_process_without_anydevice(network, data, device, tmp_path):
-    network = nn.Sequential(nn.Dropout(0.5), network)
-    trial = Trial(network, "adam", "cross_entropy").to(device).with_generators(data)
-    trial.run(1, verbose=False)
-    path = trial.export(tmp_path / "network.pt2")
-    assert trial.network.training
-    command = [sys.executable, "-c", PROGRAM, str(path)]
+def test_it_runs_in_a_process_without_anydevice(network, data, virtual_gpu, tmp_path):
+    paths, expected = [], []
+    for device in ("cpu", "cuda:0"):
+        dropping = nn.Sequential(nn.Dropout(0.5), copy.deepcopy(network))
+        trial = Trial(dropping, "adam", "cross_entropy").to(device).with_generators(data)
+        trial.run(1, verbose=False)
+        paths.append(trial.export(tmp_path / f"{len(paths)}.pt2"))
+        assert trial.network.training
+        expected.append(trial.predict(torch.ones(5, 4)))
+    command = [sys.executable, "-c", PROGRAM, *map(str, paths)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    expected = trial.predict(torch.ones(5, 4))
-    torch.testing.assert_close(torch.tensor(eval(done.stdout)), expected)
+    for line, there in zip(done.stdout.splitlines(), expected, strict=True):
+        torch.testing.assert_close(torch.tensor(eval(line)), there)
 
 
 def test_an_example_without_samples_is_refused(network, tmp_path):

@@ -32,7 +32,8 @@ def launched(
     environment = {**for_torchrun(TORCHRUN), "REPORTS": str(reports), "OMP_NUM_THREADS": "1"}
     words = (PROGRAMS / f"{program}.py", device, *arguments)
     env = os.environ | environment
-    if program == "learning" and "ANYDEVICE_TEST_RANKS" not in os.environ:
+    forked = program == "learning" or "raising" in arguments
+    if forked and "ANYDEVICE_TEST_RANKS" not in os.environ:
         gpus = 0 if device == "cpu" else RANKS
         done = ranks(*words, count=RANKS, gpus=gpus, env=env, timeout=500)
     else:
@@ -41,13 +42,22 @@ def launched(
     return done, [json.loads(path.read_text()) if path.exists() else None for path in paths]
 
 
-@pytest.mark.parametrize("device", [pytest.param("cpu", marks=pytest.mark.long), "cuda"])
-def test_ranks_learn_and_measure_what_one_process_does(device: str, tmp_path: Path) -> None:
-    done, reports = launched(device, "learning", tmp_path)
+@pytest.mark.parametrize(
+    ("device", "every"),
+    [
+        ("cuda", 3),
+        pytest.param("cuda", 1, marks=pytest.mark.long),
+        pytest.param("cpu", 1, marks=pytest.mark.long),
+    ],
+)
+def test_ranks_learn_and_measure_what_one_process_does(
+    device: str, every: int, tmp_path: Path
+) -> None:
+    done, reports = launched(device, "learning", tmp_path, str(every))
     assert done.returncode == 0, done.stderr
     failures = [text for _, failed in reports for text in failed.values()]
     assert not failures, "\n".join(failures)
-    assert all(checks > 10 for checks, _ in reports)
+    assert all(checks > 15 / every for checks, _ in reports)
 
 
 @pytest.mark.long

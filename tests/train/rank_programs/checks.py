@@ -24,15 +24,15 @@ def check(function: Callable[[], None]) -> Callable[[], None]:
 
 
 def run_all() -> None:
-    """Runs the checks in the order in which they are written."""
-    failures = {}
-    for function in _checks:
+    """Runs the checks in the order in which they are written; a number: every so many of them."""
+    failures, chosen = {}, _checks[:: int(sys.argv[2])]
+    for function in chosen:
         try:
             function()
         except Exception:
             failures[function.__name__] = traceback.format_exc()
             break  # the ranks may be at different places now
-    Path(os.environ["REPORTS"], f"{RANK}.json").write_text(json.dumps([len(_checks), failures]))
+    Path(os.environ["REPORTS"], f"{RANK}.json").write_text(json.dumps([len(chosen), failures]))
 
 
 def equal(found: object, expected: object) -> None:
