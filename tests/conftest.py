@@ -1,7 +1,9 @@
 """What all tests share: which are skipped where GPUs are missing, and which are slow."""
 
+import gc
 import os
 import signal
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -23,11 +25,19 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks what slow.txt names as slow."""
+    """Marks what slow.txt names as slow; files with such tests come first, and no worker waits."""
+    slow = Counter[Path]()
     for item in items:
         name = getattr(item, "originalname", item.name)
         if f"{os.path.relpath(item.path, TESTS)}::{name}" in SLOW:
             item.add_marker("slow")
+            slow[item.path] += 1
+    items.sort(key=lambda item: not slow[item.path])
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()  # a test's collections need not look through all that was imported and collected
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

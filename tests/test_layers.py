@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ def order() -> Order:
     return {room: height for height, names in enumerate(reversed(rooms)) for room in names}
 
 
+@cache
 def modules(package: Path) -> dict[str, ast.Module]:
     """Every module by its dotted name within the package."""
     files = sorted(package.rglob("*.py"))
