@@ -73,10 +73,17 @@ def test_wrong_use_is_a_sentence_and_exit_code_2(words: list[str], hint: str) ->
     assert "Traceback" not in done.stderr
 
 
+ENCODED = """
+import runpy, sys
+sys.stdout.reconfigure(encoding=sys.argv.pop(1))
+runpy.run_module("anydevice", run_name="__main__")
+"""
+
+
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_a_terminal_without_unicode_gets_the_nearest_characters(encoding: str) -> None:
     for words in (["devices"], ["devices", "--known"], ["devices", "--issue"]):
-        done = anydevice(*words, PYTHONIOENCODING=encoding)
+        done = python("-c", ENCODED, encoding, *words)
         assert done.returncode == 0, done.stderr
         assert "?" not in done.stdout.replace("devices?", "")
 

@@ -25,6 +25,9 @@ IS_SAID = {
 }
 
 
+QUICK = ("devices_and_mismatches", "plan", "two_networks_two_gpus")
+
+
 def line_at_the_top(example: Path) -> str:
     found = re.search(r"^ *((?:anydevice|python) .*)$", example.read_text("utf-8"), re.MULTILINE)
     assert found, f"{example.name} has no line that runs it"
@@ -44,8 +47,8 @@ def run(example: Path) -> subprocess.CompletedProcess[str]:
 
 
 def example(path: Path) -> object:
-    """Some take long; tests/sweep and tests/train do the same in small."""
-    marks = [pytest.mark.long] if path.stem in ("sweep", "fsdp2", "trial_ddp") else []
+    """Most are long; the tests of the rooms do the same in small."""
+    marks = [] if path.stem in QUICK else [pytest.mark.long]
     return pytest.param(path, marks=marks, id=path.stem)
 
 

@@ -27,6 +27,7 @@ README = (ROOT / "README.md").read_text("utf-8")
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 TEXTS = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 VENV = ROOT / ".venv" / "bin"
+LONG = ("bench-1", "fuse-1", "sweep-1", "tutorial-2")  # blocks, by page and number
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -39,7 +40,9 @@ def python_blocks() -> list[object]:
     for path in PAGES:
         for number, code in enumerate(blocks(path.read_text("utf-8"), "python"), 1):
             name = f"{path.stem}-{number}"
-            marks = [pytest.mark.long] if name in ("bench-1", "fuse-1", "tutorial-2") else []
+            marks = (
+                [pytest.mark.long] if name in ("bench-1", "fuse-1", "sweep-1", "tutorial-2") else []
+            )
             found.append(pytest.param(code, marks=marks, id=name))
     return found
 

@@ -113,7 +113,10 @@ int cuInit(unsigned flags) { return STATUS; }
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="puts a libcuda.so.1 on the library path")
-@pytest.mark.parametrize(("version", "status"), [(12040, 0), (13010, 100), (0, 0)])
+@pytest.mark.parametrize(
+    ("version", "status"),
+    [(12040, 0), *(pytest.param(*a, marks=pytest.mark.long) for a in ((13010, 100), (0, 0)))],
+)
 def test_a_drivers_own_answers_are_read(tmp_path: Path, version: int, status: int) -> None:
     """A library in the driver's place answers as an old driver, and as one without a GPU, does."""
     (tmp_path / "driver.c").write_text(DRIVER)

@@ -325,7 +325,7 @@ def _sharing(parts: dict[str, Any]) -> set[frozenset[str]]:
     return {frozenset(paths) for paths in groups.values()}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(NESTINGS)
 def test_any_nesting_keeps_its_shape_its_sharing_and_its_input(nesting: Any) -> None:
     before = dict(_walk(nesting))
@@ -344,7 +344,7 @@ def test_any_nesting_keeps_its_shape_its_sharing_and_its_input(nesting: Any) -> 
             assert moved[path] is obj
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(NESTINGS)
 def test_any_nesting_that_is_already_there_comes_back_as_it_is(nesting: Any) -> None:
     assert ad.move(nesting, "cpu") is nesting

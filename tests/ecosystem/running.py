@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from ..forked import python
+
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
 QUIET = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -30,7 +32,7 @@ def on_gpus(*words: str, gpus: int = 1, folder: Path = ROOT) -> str:
 
 def on_cpu(*words: str) -> str:
     """What it prints without them."""
-    return _printed([sys.executable, *words], ROOT)
+    return _checked(python(*words, cwd=ROOT, env=_environment()))
 
 
 def report(printed: str) -> Any:
@@ -46,15 +48,19 @@ def reports(printed: str) -> list[Any]:
 
 
 def _printed(command: list[str], folder: Path) -> str:
-    beside = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env={**os.environ, **QUIET, "PATH": beside},  # where torchrun and accelerate are
-        capture_output=True,
-        text=True,
-        check=False,
+    return _checked(
+        subprocess.run(
+            command, cwd=folder, env=_environment(), capture_output=True, text=True, check=False
+        )
     )
+
+
+def _environment() -> dict[str, str]:
+    beside = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    return {**os.environ, **QUIET, "PATH": beside}  # where torchrun and accelerate are
+
+
+def _checked(done: subprocess.CompletedProcess[str]) -> str:
     said = f"{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
     assert done.returncode == 0, f"it ended with {done.returncode}\n{said}"
     return done.stdout

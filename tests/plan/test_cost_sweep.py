@@ -51,6 +51,7 @@ def test_the_runs_that_will_not_fit_are_named_and_none_is_started(
     assert first["time"]["seconds"] > 0
 
 
+@pytest.mark.long
 def test_the_largest_batch_of_a_sweeps_parameter_fits_and_the_next_does_not() -> None:
     planned = sweep(batch=[16, 1_000_000], width=[10, 4000], device=["cuda"]).plan(
         "t4", batch_arg="batch"

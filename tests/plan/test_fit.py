@@ -1,8 +1,6 @@
 """Programs and functions planned for cards: what they take, whether they fit, the largest batch."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -59,8 +57,7 @@ def train(tmp_path: Path) -> Path:
 
 def test_a_program_is_stopped_after_its_steps_and_leaves_no_file(train: Path) -> None:
     words = ("plan", "--json", "--gpu", "t4", "--steps", "2", "train.py")
-    command = [sys.executable, "-m", "anydevice", *words]
-    done = subprocess.run(command, cwd=train, capture_output=True, text=True)
+    done = python("-m", "anydevice", *words, cwd=train)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)["gpus"][0]
     assert (answer["gpu"], answer["steps"], answer["samples"]) == ("t4", 2, 32)

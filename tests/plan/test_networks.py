@@ -62,6 +62,7 @@ print(json.dumps([answer, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
 """
 
 
+@pytest.mark.long
 def test_gpt2_xl_is_planned_in_little_memory_of_the_host() -> None:
     words = ("--json", "--gpu", "a100-80gb", "train.py", "--network", "gpt2-xl", "--batch-size=2")
     command = [sys.executable, "-m", "anydevice", "plan", *words]

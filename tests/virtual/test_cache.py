@@ -151,6 +151,7 @@ def test_others_may_write_to_no_part_of_the_cache(part, mode, filled):
         build.library()
 
 
+@pytest.mark.long
 def test_a_cache_that_root_filled_is_for_everybody(nobody, shared, built):
     library = fill(shared, built)
     done = run(*AS_NOBODY, sys.executable, "-c", USE, folder=shared)

@@ -19,6 +19,12 @@ def machine():
     torch.cuda.set_stream(torch.cuda.default_stream())  # an error in a capture leaves it set
 
 
+@pytest.fixture(autouse=True, scope="module")
+def disabled_after():
+    yield
+    virtual.disable()
+
+
 def captured(work):
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

@@ -25,6 +25,12 @@ def machine():
     torch.cuda.memory._record_memory_history(None)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def disabled_after():
+    yield
+    virtual.disable()
+
+
 def test_what_is_allocated_in_a_pool_stays_in_it():
     pool = torch.cuda.MemPool()
     assert pool.use_count() == 1

@@ -15,8 +15,8 @@ from .own_process import run
 
 PROGRAMS = Path(__file__).with_name("distributed_programs")
 ENABLING = ("hollow",)  # programs that call virtual.enable() themselves
-# Not by torchrun, but in `make test-distributed`; the other programs always are.
-FORKED = ("groups", "training", "sharding", "hollow")
+# Not by torchrun, but in `make test-distributed`; what restarts always is.
+FORKED = ("collectives", "groups", "training", "sharding", "hollow")
 RANKS = int(os.environ.get("ANYDEVICE_TEST_RANKS", "2"))
 
 
@@ -79,6 +79,7 @@ def test_ranks_meet_on_a_machine_whose_name_leads_nowhere(
     assert environment.for_torchrun(program) == expected
 
 
+@pytest.mark.long
 def test_torchrun_starts_all_ranks_again_when_one_has_died(tmp_path: Path) -> None:
     reports = launch("restarting", tmp_path, "--max-restarts", "1")
     assert [attempt for attempt, _ in reports] == [1] * RANKS

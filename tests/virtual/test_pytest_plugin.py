@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from ..forked import python
+
 ROOT = Path(__file__).parents[2]
 
 SUITE = """
@@ -24,6 +26,14 @@ def test_on_one_gpu():
 def test_on_two_gpus():
     assert torch.ones(3, device="cuda:1").to("cuda:0").device.index == 0
 """
+# Torch is loaded with the GPUs in place: torch.cuda is what it is on a CUDA build.
+BASES = """
+import torch.cuda.streams
+
+def test_bases():
+    assert torch.cuda.Stream.__mro__[1].__name__ == "CudaStreamBase"
+    assert torch.cuda._exchange_device is torch._C._cuda_exchangeDevice
+"""
 
 
 # Without a plugin whose import lasts as long as that of torch.
@@ -36,11 +46,10 @@ def pytest_on(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 def test_a_suite_with_tests_for_gpus_runs_them(tmp_path: Path) -> None:
     (tmp_path / "test_suite.py").write_text(SUITE)
+    (tmp_path / "test_bases.py").write_text(BASES)
     done = pytest_on("--virtual-gpus", "2:t4", folder=tmp_path)
     assert "virtual GPUs: 2 × Tesla T4 (nothing runs on a real GPU)" in done.stdout
-    assert "2 passed" in done.stdout, done.stdout
-    one = pytest_on("--virtual-gpus", "1", folder=tmp_path)
-    assert "1 passed, 1 skipped" in one.stdout
+    assert "3 passed" in done.stdout, done.stdout
 
 
 @pytest.mark.long
@@ -83,10 +92,14 @@ def test_a_suite_in_a_suite(tmp_path):
 """
 
 
-def test_processes_that_tests_start_have_the_gpus(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("chosen", "count"),
+    [("test_a_process", 1), pytest.param("test_", 3, marks=pytest.mark.long)],
+)
+def test_processes_that_tests_start_have_the_gpus(tmp_path: Path, chosen: str, count: int) -> None:
     (tmp_path / "test_children.py").write_text(CHILDREN)
-    done = pytest_on("--virtual-gpus", "2:t4", folder=tmp_path)
-    assert "3 passed" in done.stdout, done.stdout
+    done = pytest_on("--virtual-gpus", "2:t4", "-k", chosen, folder=tmp_path)
+    assert f"{count} passed" in done.stdout, done.stdout
 
 
 def test_the_environment_is_as_it_was_when_the_tests_are_done(tmp_path: Path) -> None:
@@ -95,7 +108,7 @@ def test_the_environment_is_as_it_was_when_the_tests_are_done(tmp_path: Path) ->
         "import os, pytest\n"
         "before = dict(os.environ)\n"
         "assert pytest.main(['-q', '-p', 'no:cacheprovider', '-p', 'no:hypothesispytest',"
-        "                    '--virtual-gpus', '2']) == 0\n"
+        "                    '--virtual-gpus', '1']) == 0\n"
         "print({name for name in before.keys() | os.environ.keys()\n"
         "       if before.get(name) != os.environ.get(name) and not name.startswith('PYTEST_')})\n"
     )
@@ -103,23 +116,12 @@ def test_the_environment_is_as_it_was_when_the_tests_are_done(tmp_path: Path) ->
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True
     )
     assert done.stdout.splitlines()[-1] == "set()", done.stdout + done.stderr
-
-
-def test_torch_is_loaded_with_the_gpus_in_place(tmp_path: Path) -> None:
-    """So that torch.cuda is what it is on a CUDA build, as under `anydevice run`."""
-    (tmp_path / "test_suite.py").write_text(
-        "import torch.cuda.streams\n"
-        "def test_bases():\n"
-        "    assert torch.cuda.Stream.__mro__[1].__name__ == 'CudaStreamBase'\n"
-        "    assert torch.cuda._exchange_device is torch._C._cuda_exchangeDevice\n"
-    )
-    done = pytest_on("--virtual-gpus", "1", folder=tmp_path)
-    assert "1 passed" in done.stdout, done.stdout
+    assert "1 passed, 1 skipped" in done.stdout
 
 
 def test_without_the_option_nothing_changes(tmp_path: Path) -> None:
     (tmp_path / "test_suite.py").write_text(SUITE)
-    done = pytest_on(folder=tmp_path)
+    done = python(*PYTEST[1:], cwd=tmp_path)
     assert "2 skipped" in done.stdout
     assert "virtual" not in done.stdout
 

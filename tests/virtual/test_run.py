@@ -197,6 +197,35 @@ if __name__ == "__main__":
 """
 
 
+FEW_CHILDREN = """
+import os, subprocess, sys
+import torch
+
+def work(rank, queue):
+    queue.put((torch.cuda.device_count(), torch.ones(2, device=f"cuda:{rank}").sum().item()))
+
+if __name__ == "__main__":
+    spawn = torch.multiprocessing.get_context("spawn")
+    queue = spawn.SimpleQueue()
+    child = spawn.Process(target=work, args=(1, queue))
+    child.start()
+    os.chdir("/")
+    subprocess.run([sys.executable, "-c", "import torch; print(torch.cuda.device_count())"])
+    print(queue.get())
+    child.join()
+    torch.ones(1).cuda()
+"""
+
+
+def test_children_see_the_gpus(tmp_path: Path) -> None:
+    write(tmp_path, FEW_CHILDREN)
+    done = run("--gpus", "2", "program.py", folder=tmp_path, TMPDIR=str(tmp_path))
+    assert done.stdout.splitlines() == ["2", "(2, 2.0)"], done.stderr
+    assert "in 2 processes" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["program.py"]
+
+
+@pytest.mark.long
 def test_children_see_the_gpus_whatever_started_them(tmp_path: Path) -> None:
     write(tmp_path, CHILDREN)
     done = run("--gpus", "2", "program.py", folder=tmp_path, TMPDIR=str(tmp_path))
@@ -212,6 +241,7 @@ def test_children_see_the_gpus_whatever_started_them(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["program.py"]
 
 
+@pytest.mark.long
 def test_a_forked_child_that_ends_as_programs_do_leaves_the_tallies(tmp_path: Path) -> None:
     write(
         tmp_path,
@@ -231,7 +261,10 @@ torch.ones(9, device="cuda").cpu()
     assert [path.name for path in tmp_path.iterdir()] == ["program.py"]
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "python -u -m torch.distributed.run"])
+@pytest.mark.parametrize(
+    "launcher",
+    ["torchrun", pytest.param("python -u -m torch.distributed.run", marks=pytest.mark.long)],
+)
 def test_torchrun_gives_each_process_its_gpu(launcher: str, tmp_path: Path) -> None:
     write(
         tmp_path,
@@ -279,6 +312,7 @@ print(torch.cuda.device_count())
     assert "peak memory cuda:3 4.0 KiB; 0 transfers" in done.stderr  # its number in the machine
 
 
+@pytest.mark.long
 def test_ranks_that_each_see_one_gpu_work_together(tmp_path: Path) -> None:
     write(
         tmp_path,
@@ -392,6 +426,7 @@ os.wait()
     assert {event["ph"] for event in events} == {"M", "i", "C"}
 
 
+@pytest.mark.long
 def test_a_trace_of_tensors_that_the_garbage_collector_frees(tmp_path: Path) -> None:
     """It runs while an event is being written, and what it frees is an event, too."""
     write(
@@ -429,6 +464,7 @@ def test_another_sitecustomize_still_runs(tmp_path: Path) -> None:
     assert done.stdout.splitlines() == ["ran", str(tmp_path / "sitecustomize.py")]
 
 
+@pytest.mark.long
 def test_a_reader_that_goes_away_and_a_debugger_are_as_with_python(tmp_path: Path) -> None:
     write(tmp_path, "import torch\nfor i in range(10**6): print(i)")
     command = f"{' '.join(RUN)} program.py | head -1"

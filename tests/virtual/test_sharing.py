@@ -27,7 +27,7 @@ def run(tmp_path, program, hollow=False):
     return done.stdout.splitlines()
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["spawn", pytest.param("forkserver", marks=pytest.mark.long)])
 def test_both_sides_see_what_is_written(tmp_path, method):
     assert run(
         tmp_path,
@@ -105,6 +105,7 @@ def test_the_sender_keeps_the_memory_until_the_receiver_lets_go(tmp_path):
     ) == ["1000.0", "8192", "1000.0 gone", "4096"]
 
 
+@pytest.mark.long
 def test_a_network_learns_in_two_processes_at_once(tmp_path):
     assert run(
         tmp_path,
@@ -140,7 +141,7 @@ def test_workers_of_a_loader_return_tensors_on_the_gpu(tmp_path):
 
         if __name__ == "__main__":
             loader = torch.utils.data.DataLoader(
-                Numbers(), batch_size=2, num_workers=2, multiprocessing_context="spawn")
+                Numbers(), batch_size=2, num_workers=1, multiprocessing_context="spawn")
             batches = list(loader)
             print({batch.device.index for batch in batches})
             print(torch.cat(batches)[:, 0].tolist())
