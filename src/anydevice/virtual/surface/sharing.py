@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from functools import cache
 from multiprocessing.reduction import ForkingPickler
 from multiprocessing.util import Finalize, register_after_fork
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from anydevice import system
 from anydevice.virtual.surface.storage import whole
 
 # Work is done when it is asked for: a receiver has no event to wait for.
@@ -58,6 +60,8 @@ def share(self: torch.UntypedStorage) -> tuple[Any, ...]:
     if self.nbytes() == 0:
         return (device, None, 0, 0, None, 0, None, None)
     handle, offset, receivers = torch.ops.anydevice.send_storage(whole(self))
+    if not system.LINUX:
+        _remove_at_the_end(handle)
     name = handle.encode()
     return (device, name, self.nbytes(), offset, name, receivers, NO_EVENT, False)
 
@@ -95,6 +99,12 @@ def _let_go_at_the_end() -> None:
     arrange(None)
     # A child forgets what was arranged while its arguments arrived, before it began.
     register_after_fork(arrange, arrange)
+
+
+@cache
+def _remove_at_the_end(file: str) -> None:
+    """A process that ends by os._exit, as a run of a sweep does, leaves it to us."""
+    Finalize(None, Path(file).unlink, (True,), exitpriority=0)
 
 
 def _settled(export: Any) -> Any:

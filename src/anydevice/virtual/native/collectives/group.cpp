@@ -1,6 +1,7 @@
 // Each collective as gloo's. What gloo lacks is made of others: gathering rows of unequal length is
 // a broadcast from each rank, scattering a sum is a sum of which each rank keeps its part.
 #include "collectives.h"
+#include "system.h"
 
 #include <unistd.h>
 
@@ -39,13 +40,20 @@ Lengths lengths(const Tensors& rows) {
   return each;
 }
 
+// Differs with each start of a machine, where the system has such a number.
+std::string start_of_machine() {
+  std::string start;
+  if (on_linux()) {
+    std::ifstream("/proc/sys/kernel/random/boot_id") >> start;
+  }
+  return start;
+}
+
 // Identifies this machine, as NCCL does: containers on two nodes may have the same name.
 int64_t this_machine() {
   char name[256] = {};
   gethostname(name, sizeof(name) - 1);
-  std::string start;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> start;
-  return static_cast<int64_t>(std::hash<std::string>()(name + start));
+  return static_cast<int64_t>(std::hash<std::string>()(name + start_of_machine()));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Ops that make a tensor, look at it in another way, or move its bytes: these see CUDA tensors.
 #include "alias.h"
 #include "known.h"
+#include "system.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/Resize.h>
@@ -147,6 +148,13 @@ void report_transfer(const Tensor& to, const Tensor& from, bool non_blocking) {
   }
 }
 
+// Has the system take pages back, which on Linux are zeros when they are next looked at; elsewhere
+// they may keep what is in them. Whether it did.
+bool drop_pages(uintptr_t first, uintptr_t last) {
+  return on_linux() && first < last &&
+         madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED) == 0;
+}
+
 // What is read from a hollow GPU: zeros, which take no memory of the host until someone looks at
 // them.
 void read_zeros(Tensor& self) {
@@ -157,8 +165,7 @@ void read_zeros(Tensor& self) {
   const auto begin = reinterpret_cast<uintptr_t>(self.const_data_ptr()),
              end = begin + self.nbytes();
   const auto first = (begin + page - 1) / page * page, last = end / page * page;
-  if (!self.is_non_overlapping_and_dense() || !from_malloc || first >= last ||
-      madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED) != 0) {
+  if (!self.is_non_overlapping_and_dense() || !from_malloc || !drop_pages(first, last)) {
     self.zero_();
     return;
   }

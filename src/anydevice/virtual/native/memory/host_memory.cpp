@@ -1,6 +1,9 @@
 // What the host has left. Linux hands out more than it has, and ends the process that then writes
 // to it: a program that fills a GPU should get an error that it can catch.
 #include "memory.h"
+#include "system.h"
+
+#include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
@@ -85,10 +88,17 @@ size_t groups_have_left() {
   return least;
 }
 
+// Where nobody says what is left: what it has at all.
+size_t machine_has() {
+  const auto pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+  return pages > 0 && page > 0 ? static_cast<size_t>(pages) * static_cast<size_t>(page) : unlimited;
+}
+
 }  // namespace
 
 bool host_has(size_t size) {
-  return size < worth_asking || size <= std::min(machine_has_left(), groups_have_left());
+  return size < worth_asking ||
+         size <= (on_linux() ? std::min(machine_has_left(), groups_have_left()) : machine_has());
 }
 
 }  // namespace anydevice::memory

@@ -1,5 +1,6 @@
-// Memory that several processes map: a file without a name, which goes with its last user, however
-// that ends. Others open it through /proc as long as the process that made it keeps it.
+// Memory that several processes map: on Linux a file without a name, which goes with its last user,
+// however that ends, and which others open through /proc as long as the process that made it keeps
+// it. Elsewhere it is a temporary file (temporary_file.h).
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,7 @@ class SharedFile {
   SharedFile(const SharedFile&) = delete;
   SharedFile& operator=(const SharedFile&) = delete;
 
-  const std::string& handle() const { return handle_; }  // process:descriptor:inode
+  const std::string& handle() const { return handle_; }  // by which others find it
   char* at(size_t offset) const { return start_ + offset; }
   size_t offset_of(const void* data) const { return static_cast<const char*>(data) - start_; }
 
