@@ -3,8 +3,10 @@
 import gc
 import os
 import signal
+import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +23,21 @@ SLOW = set((TESTS / "slow.txt").read_text().splitlines())
 # interrupt must have it on.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+SOURCES = str(TESTS.parent / "src")
+
+
+def _refuse_files_of_the_kernel(event: str, arguments: tuple[Any, ...]) -> None:
+    """With make test-portable: other systems have none."""
+    if event == "open" and str(arguments[0]).startswith(("/proc/", "/sys/")):
+        callers = [sys._getframe(above).f_code.co_filename for above in (1, 2, 3)]
+        ours = [caller for caller in callers if caller.startswith(SOURCES)]
+        assert not ours, f"{ours[0]} opens {arguments[0]}"
+
+
+if os.environ.get("ANYDEVICE_PORTABLE") == "1":
+    sys.addaudithook(_refuse_files_of_the_kernel)
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses

@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
-from pathlib import Path
 from statistics import quantiles
 from time import perf_counter
 from typing import Any
 
 import torch
+
+from anydevice import system
 
 Work = Callable[[], object]
 
@@ -127,7 +128,7 @@ def _cache_size(device: torch.device) -> int:
         properties = getattr(torch.get_device_module(device), "get_device_properties", None)
         size = getattr(properties(device), "L2_cache_size", None) if properties else None
         return size or 32 * 2**20
-    caches = Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")
+    caches = system.kernel_files("/sys/devices/system/cpu/cpu0/cache/index*/size")
     try:
         return max(int(size.read_text().strip().removesuffix("K")) * 1024 for size in caches)
     except (OSError, ValueError):  # not Linux, or a kernel that does not say

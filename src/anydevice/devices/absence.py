@@ -8,6 +8,8 @@ from pathlib import Path
 
 import torch
 
+from anydevice import system
+
 NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 CUDA_ERRORS = {
     NO_DEVICE: "no CUDA device is detected",
@@ -163,7 +165,7 @@ def _ask_driver() -> tuple[int | None, int]:
 
 def _nvidia_card() -> bool:
     """Whether a display controller by NVIDIA (vendor 0x10de, class 0x03…) is on the PCI bus."""
-    for card in Path("/sys/bus/pci/devices").glob("*"):
+    for card in system.kernel_files("/sys/bus/pci/devices/*"):
         try:
             vendor, kind = (card / "vendor").read_text(), (card / "class").read_text()
         except OSError:

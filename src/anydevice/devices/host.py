@@ -2,11 +2,11 @@
 
 import os
 import platform
-import subprocess
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
+
+from anydevice import system
 
 # Those that change which kernels PyTorch's CPU backends choose.
 INSTRUCTION_SETS = {
@@ -41,15 +41,14 @@ class Cpu:
 
 def cpu() -> Cpu:
     """What is known of this machine's processor."""
-    lines = _lines("/proc/cpuinfo")
+    lines = system.kernel_lines("/proc/cpuinfo")
     fields = [(key.strip(), value.strip()) for key, _, value in (x.partition(":") for x in lines)]
     memory, free = _memory()
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return Cpu(
         device="cpu",
         name=_name(fields),
         cores=_physical_cores(fields) or os.cpu_count() or 1,
-        usable=usable or 1,
+        usable=system.usable_cores(),
         threads=torch.get_num_threads(),
         instruction_sets=_instruction_sets(fields),
         memory=memory,
@@ -61,14 +60,14 @@ def _name(fields: list[tuple[str, str]]) -> str:
     for key, value in fields:
         if key == "model name":
             return value
-    return _sysctl("machdep.cpu.brand_string") or platform.processor() or platform.machine()
+    return system.sysctl("machdep.cpu.brand_string") or platform.processor() or platform.machine()
 
 
 def _physical_cores(fields: list[tuple[str, str]]) -> int:
     """Pairs of socket and core; zero where the kernel does not name them (Arm, macOS)."""
     sockets = [value for key, value in fields if key == "physical id"]
     cores = [value for key, value in fields if key == "core id"]
-    return len(set(zip(sockets, cores, strict=False))) or int(_sysctl("hw.physicalcpu") or 0)
+    return len(set(zip(sockets, cores, strict=False))) or int(system.sysctl("hw.physicalcpu") or 0)
 
 
 def _instruction_sets(fields: list[tuple[str, str]]) -> tuple[str, ...]:
@@ -81,29 +80,13 @@ def _instruction_sets(fields: list[tuple[str, str]]) -> tuple[str, ...]:
 
 def _memory() -> tuple[int | None, int | None]:
     """Total and available bytes; within a container, no more than it is allowed."""
-    sizes = {
-        key: value.split() for key, _, value in (x.partition(":") for x in _lines("/proc/meminfo"))
-    }
+    lines = system.kernel_lines("/proc/meminfo")
+    sizes = {key: value.split() for key, _, value in (line.partition(":") for line in lines)}
     if "MemTotal" not in sizes:
-        total = _sysctl("hw.memsize")
-        return (int(total) if total else None), None
+        return system.memory(), None
     present, free = (int(sizes[key][0]) * 1024 for key in ("MemTotal", "MemAvailable"))
-    limit = "".join(_lines("/sys/fs/cgroup/memory.max")).strip()
-    used = "".join(_lines("/sys/fs/cgroup/memory.current")).strip()
+    limit = "".join(system.kernel_lines("/sys/fs/cgroup/memory.max")).strip()
+    used = "".join(system.kernel_lines("/sys/fs/cgroup/memory.current")).strip()
     if limit.isdecimal() and used.isdecimal():
         return min(present, int(limit)), min(free, int(limit) - int(used))
     return present, free
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        return Path(path).read_text().splitlines()
-    except OSError:
-        return []
-
-
-def _sysctl(name: str) -> str:
-    """A figure from macOS; empty elsewhere."""
-    if platform.system() != "Darwin":
-        return ""
-    return subprocess.run(["sysctl", "-n", name], capture_output=True, text=True).stdout.strip()

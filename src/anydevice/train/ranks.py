@@ -3,12 +3,13 @@
 import atexit
 import os
 import socket
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+
+from anydevice import system
 
 MINIMUM = 2  # of ranks: one process trains alone
 HOST = "gloo"  # messages between hosts do not wait for devices
@@ -107,5 +108,4 @@ def _leave() -> None:
 
 def _machine() -> str:
     """The same for processes that see each other's numbers."""
-    space = Path("/proc/self/ns/pid")
-    return f"{socket.gethostname()} {os.readlink(space) if space.exists() else ''}"
+    return f"{socket.gethostname()} {system.process_space()}"

@@ -27,6 +27,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
+from anydevice import system
 from anydevice.errors import UsageError
 from anydevice.files import lock, locked, sync, write_whole
 from anydevice.virtual import cache, jobs, ops
@@ -41,7 +42,7 @@ UNITS = {
     "core": (".", "runtime", "dispatch", "memory", "collectives"),
     "kernels": ("random", "kernels"),
 }
-LIBRARY = "anydevice_virtual.so"
+LIBRARY = system.library_file("anydevice_virtual")
 LOCK = "lock"
 UNFINISHED = "unfinished"  # the folder of a build, and what an interrupted one left
 PART, OBJECT = ".part", ".o"
@@ -235,7 +236,8 @@ def _compile_commands(compiler: list[str], folder: Path) -> dict[str, list[str]]
 
 def _link(compiler: list[str], folder: Path, output: IO[str], progress: Progress) -> None:
     objects = [str((folder / name).with_suffix(OBJECT)) for name in units()]
-    torch = ["-L" + str(_torch() / "lib"), "-ltorch_cpu", "-lc10"]
+    libraries = _torch() / "lib"
+    torch = [f"-L{libraries}", "-ltorch_cpu", "-lc10", *system.link_flags(libraries)]
     unfinished = (folder / LIBRARY).with_suffix(PART)
     command = [*compiler, "-shared", *objects, *torch, "-o", str(unfinished)]
     try:

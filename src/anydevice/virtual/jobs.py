@@ -18,6 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from anydevice import system
+
 KILL_AT_END = ("/bin/sh", "-c", "read line; kill -KILL 0")
 POLL = 0.1  # seconds between two looks at the commands
 ERASE = "\r\x1b[K"  # the line that the cursor is in
@@ -58,7 +60,7 @@ def run(
     waiting, running = list(commands), dict[str, subprocess.Popen[bytes]]()
     with group() as together:
         while waiting or running:
-            while waiting and len(running) < _cores():
+            while waiting and len(running) < system.usable_cores():
                 name = waiting.pop(0)
                 running[name] = subprocess.Popen(
                     commands[name],
@@ -120,9 +122,3 @@ def _write(text: str) -> None:
     if sys.stderr is not None:
         sys.stderr.write(text)
         sys.stderr.flush()
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -1,13 +1,15 @@
-"""A function in a forked process, in a sandbox for what it writes."""
+"""A function in a process of its own, in a sandbox for what it writes."""
 
 from __future__ import annotations
 
 import faulthandler
 import gc
 import os
+import pickle
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from tempfile import TemporaryDirectory, TemporaryFile
@@ -16,13 +18,16 @@ from unittest.mock import patch
 
 import torch
 
+from anydevice import system
 from anydevice.notices import say_once
 from anydevice.plan.hollow import sandbox
 from anydevice.plan.hollow.failures import CannotPlanError
 from anydevice.text import signal_name
-from anydevice.virtual import build
+from anydevice.virtual import build, enabled
+from anydevice.virtual.machine import Machine, put_in_place
 
 T = TypeVar("T")
+NOT_SENT = "expected a program that can be sent to a new process, which this system needs"
 FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 
 
@@ -40,24 +45,32 @@ FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 # - The child writes its output to a temporary file. It is shown only if the program failed.
 # - The child ends by os._exit(): what the parent registered with atexit must not run twice.
 # - What the child writes to files is dropped by the sandbox.
+#
+# Where a fork of a process that has imported PyTorch may crash (macOS), the child is a new Python.
+# The function, and the virtual GPUs that there are, come to it through the pipe, which then is open
+# in both directions: so what is planned has to be something that can be pickled.
 
 
 def isolated(function: Callable[[], T]) -> T:
-    """What the function returns, or raises, in a forked process; its output is not shown."""
+    """What the function returns, or raises, in another process; its output is not shown."""
     _load_what_torch_loads_late()
-    ours, theirs = Pipe(duplex=False)
+    request = None if system.LINUX else _packed(function)
+    ours, theirs = Pipe(duplex=request is not None)
     with (
         TemporaryFile("w+", errors="replace") as said,
         TemporaryDirectory(prefix="anydevice-plan-", ignore_cleanup_errors=True) as folder,
     ):
         sys.stdout.flush()
         sys.stderr.flush()
-        child = os.fork()
-        if child == 0:
+        if request is not None:
+            child = system.new_python(__name__, "main", theirs.fileno(), said.fileno())
+        elif (child := system.fork()) == 0:
             ours.close()
             _answer(function, theirs, said, folder)
         theirs.close()
         try:
+            if request is not None:
+                _send(ours, (folder, *request))
             returned, result = _received(ours)
         except BaseException:
             os.kill(child, signal.SIGKILL)
@@ -72,6 +85,46 @@ def isolated(function: Callable[[], T]) -> T:
             said.seek(0)
             error.details = error.details or said.read()
         raise error
+
+
+def _packed(function: Callable[[], Any]) -> tuple[Any, ...]:
+    """What a new Python needs to call it; an error if that cannot be sent."""
+    try:
+        import cloudpickle as pickler
+    except ImportError:
+        pickler = pickle
+    try:
+        data = pickler.dumps(function)
+    except Exception as error:
+        raise CannotPlanError(f"{NOT_SENT}, got one that cannot be pickled ({error}).") from error
+    if pickler is pickle and b"__main__" in data:  # which is another program there
+        raise CannotPlanError(
+            f"{NOT_SENT}, got one of the program itself: pip install 'anydevice[sweep]', which "
+            "brings cloudpickle, or move it to a module."
+        )
+    machine = enabled()
+    return data, sys.argv, machine and machine.to_dict()
+
+
+def _send(connection: Connection, request: tuple[Any, ...]) -> None:
+    with suppress(OSError):  # the child has ended, which is said when its answer is missing
+        connection.send(request)
+
+
+def main(descriptor: int, output: int) -> None:
+    """The child's side in a new Python."""
+    connection = Connection(descriptor)
+    said = open(output, "w+", errors="replace")  # noqa: SIM115
+    folder, data, sys.argv[:], machine = connection.recv()
+    system.end_with(os.getppid(), descriptor)
+
+    def called() -> Any:
+        _load_what_torch_loads_late()
+        if machine:
+            put_in_place(Machine.from_dict(machine))
+        return pickle.loads(data)()
+
+    _answer(called, connection, said, folder)
 
 
 def _load_what_torch_loads_late() -> None:

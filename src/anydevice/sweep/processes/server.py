@@ -17,7 +17,11 @@ itself for each job. What connects them:
   the server asks all runs to end, and makes them after GRACE seconds.
 - The wake-up socket: SIGCHLD writes to it, so that one `wait` sees jobs and ends of processes.
 - Each job's process is a process group, so that what it has started (a loader's workers) ends with
-  it, and it asks the kernel to end it when the server does (PR_SET_PDEATHSIG).
+  it, and it asks the kernel to end it when the server does.
+
+Where a fork of a process that has imported torch may crash (macOS), the server imports nothing, and
+starts a new Python for each job (`start`). That gets the Setup and its Job through a pipe, whose
+other end the server keeps: when it can be read to its end, the server has ended.
 
 `gc.freeze` before a fork keeps the collector from touching what was imported, which would copy all
 its memory into the child. The child ends with os._exit, because taking torch apart would take
@@ -25,7 +29,6 @@ longer than all the above.
 """
 
 import atexit
-import ctypes
 import gc
 import os
 import signal
@@ -34,10 +37,11 @@ import sys
 import time
 from contextlib import suppress
 from importlib import import_module
-from multiprocessing import reduction
+from multiprocessing import Pipe, reduction
 from multiprocessing.connection import Connection, wait
 from typing import Any, NoReturn
 
+from anydevice import system
 from anydevice.sweep.processes.messages import Ended, Job, Setup
 
 MANY = 3  # runs, after which the server imports what optimizers need
@@ -45,11 +49,12 @@ GRACE = 10.0  # seconds that a run has to write its checkpoint when the sweep en
 
 
 class Server:
-    """Forks a process for each job, and reports how it ended."""
+    """Forks or starts a process for each job, and reports how it ended."""
 
-    def __init__(self, control: Connection) -> None:
-        self.control = control
+    def __init__(self, control: Connection, setup: Setup) -> None:
+        self.control, self.setup = control, setup
         self.runs: dict[int, int] = {}  # process id: number of the run
+        self.lifelines: dict[int, Connection] = {}  # of processes that were not forked
         self.wakes, wakeup = socket.socketpair()
         for end in (self.wakes, wakeup):
             end.setblocking(False)
@@ -71,7 +76,9 @@ class Server:
                 except (EOFError, OSError):
                     self.end_all()
                     return None
-                if self.forked(job.number):
+                if not system.LINUX:
+                    self.start(job, line)
+                elif self.forked(job.number):
                     return job, line
                 line.close()
 
@@ -79,7 +86,7 @@ class Server:
         """True in the new process, which has closed what is the server's."""
         if number == MANY:
             _import_what_optimizers_need()
-        pid = os.fork()
+        pid = system.fork()
         if pid:
             self.runs[pid] = number
             return False
@@ -92,6 +99,16 @@ class Server:
         self._wakeup.close()
         return True
 
+    def start(self, job: Job, line: Connection) -> None:
+        """A new Python that does the job."""
+        own, other = Pipe()
+        pid = system.new_python(__name__, "main_of_one", other.fileno(), line.fileno())
+        other.close()
+        self.runs[pid], self.lifelines[pid] = job.number, own
+        with suppress(OSError):  # it has ended already
+            own.send_bytes(self.setup.to_json())
+            own.send_bytes(job.to_json())
+
     def report_ended(self) -> None:
         """Reports every process that has ended, and ends what it left running."""
         while self.runs:
@@ -100,6 +117,8 @@ class Server:
                 return
             _kill_group(pid, signal.SIGKILL)
             number = self.runs.pop(pid)
+            if pid in self.lifelines:
+                self.lifelines.pop(pid).close()
             code = os.waitstatus_to_exitcode(status)
             with suppress(OSError):  # nobody listens any more
                 self.control.send_bytes(Ended(number, code).to_json())
@@ -145,26 +164,32 @@ def main(descriptor: int) -> None:
     """Serves until the other end of the connection closes."""
     control = Connection(descriptor)
     setup = Setup.from_json(control.recv_bytes())
-    _import_torch(setup.machine)
-    worker = import_module(setup.worker)
+    if system.LINUX:
+        _import_torch(setup.machine)
+        import_module(setup.worker)
 
-    from anydevice.train import trial  # noqa: F401
+        from anydevice.train import trial  # noqa: F401
 
     parent = os.getpid()
     gc.freeze()
-    work = Server(control).serve()
+    work = Server(control, setup).serve()
     if work:
-        _die_with(parent)
-        sys.argv[:] = setup.argv
-        _end(worker.main(*work))
+        system.end_with(parent)
+        _do(setup, *work)
 
 
-def _die_with(parent: int) -> None:
-    """Ends this process when its parent ends, even if that is killed; where the system can."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-        if os.getppid() != parent:
-            os._exit(1)
+def main_of_one(control: int, line: int) -> None:
+    """Does one job, in a new Python."""
+    server = Connection(control)
+    setup, job = Setup.from_json(server.recv_bytes()), Job.from_json(server.recv_bytes())
+    system.end_with(os.getppid(), server.fileno())
+    _import_torch(setup.machine)
+    _do(setup, job, Connection(line))
+
+
+def _do(setup: Setup, job: Job, line: Connection) -> NoReturn:
+    sys.argv[:] = setup.argv
+    _end(import_module(setup.worker).main(job, line))
 
 
 def _end(code: int) -> NoReturn:

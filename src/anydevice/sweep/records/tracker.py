@@ -8,8 +8,6 @@ with sweep.track(run, "runs/first") as t:
         t.epoch()
 """
 
-import resource
-import sys
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -22,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor
 
+from anydevice import system
 from anydevice.devices import host
 from anydevice.errors import UsageError
 from anydevice.sweep import jsonable
@@ -198,8 +197,7 @@ class Tracker(Callback):
             return torch.cuda.max_memory_allocated(device)
         if not self._own_process:
             return None  # a process has one peak for all its runs
-        unit = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+        return system.peak_memory()
 
     # ---- how ----
 

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
+from anydevice import system
 from anydevice.notices import log
 from anydevice.train.ranks import Ranks, leave_at_once
 
@@ -144,25 +145,13 @@ class Watch:
 
 def _open(ranks: Ranks) -> dict[int, int]:
     """For each other rank of this machine, a descriptor that is readable once it has ended."""
-    if not hasattr(os, "pidfd_open"):
-        return {}
     home = ranks.homes[ranks.rank][0]
-    there = {}
-    for rank, (machine, process) in enumerate(ranks.homes):
-        if machine == home and rank != ranks.rank:
-            try:
-                there[os.pidfd_open(process)] = rank
-            except ProcessLookupError:
-                there[_ended()] = rank
-    return there
-
-
-def _ended() -> int:
-    """A descriptor that is readable already."""
-    reading, writing = os.pipe()
-    os.write(writing, b".")
-    os.close(writing)
-    return reading
+    there = {
+        rank: process
+        for rank, (machine, process) in enumerate(ranks.homes)
+        if machine == home and rank != ranks.rank
+    }
+    return dict(zip(system.ends([*there.values()]), there, strict=True))
 
 
 def _text(error: BaseException) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from anydevice import system
 from anydevice.devices.catalogue import Card
 from anydevice.virtual import core
 from anydevice.virtual.visible import Visible, uuid
@@ -131,7 +132,8 @@ def _count_before_use() -> int:
 
 def ask_again() -> None:
     """Has torch call torch.cuda._lazy_init at the next use of `cuda`, as before the first one."""
-    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_python.so"))
+    libraries = Path(torch.__file__).parent / "lib"
+    library = ctypes.CDLL(str(libraries / system.library_file("libtorch_python")))
     library[SET_REQUIRES_DEVICE_INIT](ctypes.c_int8(CUDA), ctypes.c_bool(True))
 
 

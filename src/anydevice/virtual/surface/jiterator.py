@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from anydevice import system
 from anydevice.virtual import build, cache
 
 TYPES = {
@@ -104,7 +105,7 @@ def _compiled(source: str) -> Any:
     kept = cache.folder("jiterator")
     command = [*build.compiler(), *build.FLAGS, "-shared", f"-I{build.headers()}"]
     made_from = " ".join((*command, torch.__version__, platform.machine(), source))
-    path = kept / f"{hashlib.sha256(made_from.encode()).hexdigest()[:16]}.so"
+    path = kept / system.library_file(hashlib.sha256(made_from.encode()).hexdigest()[:16])
     if not path.exists():
         with TemporaryDirectory(dir=kept) as folder:
             unfinished = os.path.join(folder, path.name)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Collection
 
+from anydevice import system
 from anydevice.plan.hollow.sandbox import copies, inherited, landlock, mounts
 
 CHOICE = "ANYDEVICE_PLAN_SANDBOX"  # for the tests: "mounts", "landlock" or "calls"
@@ -18,7 +18,7 @@ def enter(folder: str, keep: Collection[int] = ()) -> str:
     """
     kind = os.environ.get(CHOICE, "mounts")
     try:
-        if sys.platform != "linux":
+        if not system.LINUX:
             raise mounts.UnavailableError("it is not Linux")
         if kind != "mounts":
             raise mounts.UnavailableError(f"{CHOICE} is {kind}")
@@ -26,7 +26,7 @@ def enter(folder: str, keep: Collection[int] = ()) -> str:
         weaker = ""
     except mounts.UnavailableError as reason:
         weaker = _copies(folder, reason, kind)
-    if sys.platform == "linux":
+    if system.LINUX:
         inherited.reopen(keep)
         inherited.unshare_maps()
     return weaker
@@ -34,7 +34,7 @@ def enter(folder: str, keep: Collection[int] = ()) -> str:
 
 def _copies(folder: str, reason: Exception, kind: str) -> str:
     try:
-        if kind == "calls" or sys.platform != "linux":
+        if kind == "calls" or not system.LINUX:
             raise OSError("calls alone")
         landlock.restrict((folder, "/dev", "/proc"))
         protected = True

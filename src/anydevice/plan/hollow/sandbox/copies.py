@@ -16,6 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from anydevice import system
+
 # Note [Copies]
 #
 # A file that is opened to be written to is first copied into a folder of the plan's, under its own
@@ -66,7 +68,7 @@ class Copies:
         """Absolute, with each link followed (the last one too, or not)."""
         text = os.fsdecode(path)
         if not os.path.isabs(text):
-            start = _getcwd() if folder is None else _readlink(f"/proc/self/fd/{folder}")
+            start = _getcwd() if folder is None else system.folder_of(folder)
             text = os.path.join(self.real(start), text)
         left, done, links = text.split("/")[::-1], "/", 0
         while left:
@@ -232,6 +234,7 @@ class _Listing:
 
 def enter(folder: str, *, programs: bool) -> None:
     """From now on this process writes to copies in the folder; other programs run, or do not."""
+    folder = os.path.realpath(folder)  # as all paths are compared
     temporary = os.path.join(folder, "tmp")
     _mkdir(temporary)
     tempfile.tempdir = os.environ["TMPDIR"] = temporary
@@ -278,6 +281,11 @@ def _replace_opening(copies: Copies) -> None:
     sqlite3.connect = sqlite3.dbapi2.connect = connected
 
 
+def _there(*names: str) -> list[str]:
+    """What of it this system has: macOS keeps extended attributes in another way."""
+    return [name for name in names if hasattr(os, name)]
+
+
 def _replace_reading(copies: Copies) -> None:
     def on_seen(function: Callable[..., Any], *, link: bool = False) -> Any:
         def called(path: Any, *args: Any, dir_fd: int | None = None, **options: Any) -> Any:
@@ -289,7 +297,7 @@ def _replace_reading(copies: Copies) -> None:
 
         return called
 
-    for name in ("stat", "access", "chdir", "statvfs", "getxattr", "listxattr"):
+    for name in _there("stat", "access", "chdir", "statvfs", "getxattr", "listxattr"):
         setattr(os, name, on_seen(getattr(os, name)))
     for name in ("lstat", "readlink"):
         setattr(os, name, on_seen(getattr(os, name), link=True))
@@ -297,7 +305,7 @@ def _replace_reading(copies: Copies) -> None:
     os.getcwdb = lambda: os.fsencode(os.getcwd())
 
     def folder(path: Any) -> str:
-        path = _readlink(f"/proc/self/fd/{path}") if isinstance(path, int) else path
+        path = system.folder_of(path) if isinstance(path, int) else path
         return copies.path(copies.real(os.fsdecode(path)))
 
     def listed(path: Any = ".") -> Any:
@@ -327,7 +335,7 @@ def _replace_changing(copies: Copies) -> None:
 
         return called
 
-    for name in ("truncate", "chmod", "utime", "chown", "setxattr", "removexattr"):
+    for name in _there("truncate", "chmod", "utime", "chown", "setxattr", "removexattr"):
         setattr(os, name, on_own(getattr(os, name)))
     os.lchown = on_own(os.lchown, link=True)
 

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
-from anydevice.plan.hollow.sandbox import system
+from anydevice.plan.hollow.sandbox import syscalls
 
 CREATING = os.O_CREAT | os.O_EXCL | os.O_TRUNC
 CHUNK = 1 << 20
@@ -68,6 +68,6 @@ def _unshare(where: str, offset: int, path: str) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         protection = mmap.PROT_READ | mmap.PROT_WRITE
-        system.map_privately(begin, end - begin, protection, descriptor, offset)
+        syscalls.map_privately(begin, end - begin, protection, descriptor, offset)
     finally:
         os.close(descriptor)

@@ -6,7 +6,7 @@ import ctypes
 import os
 from collections.abc import Iterable
 
-from anydevice.plan.hollow.sandbox import system
+from anydevice.plan.hollow.sandbox import syscalls
 
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 VERSION, PATH_BENEATH = 1, 1
@@ -22,18 +22,18 @@ class _Beneath(ctypes.Structure):
 
 def restrict(folders: Iterable[str]) -> None:
     """From now on files change in these folders alone; OSError where there is no Landlock."""
-    version = system.landlock(CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(VERSION))
+    version = syscalls.landlock(CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(VERSION))
     if version < 3:
         raise OSError(f"expected Landlock of version 3 or later, got {version}.")
     changes = CHANGES | REFER | TRUNCATE
     handled = ctypes.c_uint64(changes)
     size = ctypes.c_size_t(ctypes.sizeof(handled))
-    rules = system.landlock(CREATE_RULESET, ctypes.byref(handled), size, ctypes.c_uint32(0))
+    rules = syscalls.landlock(CREATE_RULESET, ctypes.byref(handled), size, ctypes.c_uint32(0))
     try:
         for folder in folders:
             _allow(rules, folder, changes)
-        system.without_new_privileges()
-        system.landlock(RESTRICT_SELF, ctypes.c_int(rules), ctypes.c_uint32(0))
+        syscalls.without_new_privileges()
+        syscalls.landlock(RESTRICT_SELF, ctypes.c_int(rules), ctypes.c_uint32(0))
     finally:
         os.close(rules)
 
@@ -43,6 +43,6 @@ def _allow(rules: int, folder: str, changes: int) -> None:
     try:
         beneath = _Beneath(changes, descriptor)
         rule = (ctypes.c_int(rules), ctypes.c_int(PATH_BENEATH), ctypes.byref(beneath))
-        system.landlock(ADD_RULE, *rule, ctypes.c_uint32(0))
+        syscalls.landlock(ADD_RULE, *rule, ctypes.c_uint32(0))
     finally:
         os.close(descriptor)

@@ -14,7 +14,7 @@ from shutil import copy2, copytree, rmtree
 from tempfile import gettempdir
 from typing import Any
 
-from anydevice.plan.hollow.sandbox import system
+from anydevice.plan.hollow.sandbox import syscalls
 
 # Note [The sandbox of a plan]
 #
@@ -50,7 +50,7 @@ def enter() -> None:
         if os.geteuid() != 0:
             _check_group(os.getcwd())
         may_mount_all = _unshared()
-        system.mount("none", "/", None, system.RECURSIVE | system.PRIVATE)
+        syscalls.mount("none", "/", None, syscalls.RECURSIVE | syscalls.PRIVATE)
         _Tree(may_mount_all).build()
         if not may_mount_all:
             _rename_folders()
@@ -59,7 +59,7 @@ def enter() -> None:
     finally:
         if os.geteuid() != 0:
             with suppress(OSError):
-                system.without_capabilities()
+                syscalls.without_capabilities()
 
 
 def _check_group(folder: str) -> None:
@@ -72,10 +72,10 @@ def _unshared() -> bool:
     """Whether this user may mount outside of a user namespace too."""
     if os.geteuid() == 0:
         with suppress(OSError):
-            system.unshare(system.NEW_NAMESPACE)
+            syscalls.unshare(syscalls.NEW_NAMESPACE)
             return True
     user, group = os.geteuid(), os.getegid()
-    system.unshare(system.NEW_NAMESPACE | system.NEW_USERS)
+    syscalls.unshare(syscalls.NEW_NAMESPACE | syscalls.NEW_USERS)
     with suppress(OSError):
         Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
@@ -136,24 +136,24 @@ class _Tree:
     def build(self) -> None:
         """All mounts again, under the new root, which then is this process's."""
         folder, stage = os.getcwd(), os.path.realpath(gettempdir())
-        system.mount("plan", stage, "tmpfs", 0, f"mode=755,size={_room()}")
+        syscalls.mount("plan", stage, "tmpfs", 0, f"mode=755,size={_room()}")
         os.mkdir(f"{stage}/old")
         os.mkdir(f"{stage}/new")
         try:
-            system.pivot_root(stage, f"{stage}/old")
+            syscalls.pivot_root(stage, f"{stage}/old")
             os.chdir("/")
             try:
                 for mount in self.mounts:
                     self.place(mount)
             except BaseException:
-                system.pivot_root("/old", f"/old{stage}")
+                syscalls.pivot_root("/old", f"/old{stage}")
                 raise
             os.chdir("/new")
-            system.pivot_root(".", ".")
-            system.unmount(".")
+            syscalls.pivot_root(".", ".")
+            syscalls.unmount(".")
         except BaseException:
             os.chdir("/")  # the working directory may lie below the stage
-            system.unmount(stage)
+            syscalls.unmount(stage)
             os.chdir(folder)
             raise
         os.chdir(folder)
@@ -179,7 +179,7 @@ class _Tree:
         elif self.may_mount_all or not self.any_below(path):
             self.overlay(path)
         else:
-            system.mount("plan", _new(path), "tmpfs", 0, "mode=755")
+            syscalls.mount("plan", _new(path), "tmpfs", 0, "mode=755")
             self.rebuild(path)
 
     def any_below(self, path: str) -> bool:
@@ -188,9 +188,9 @@ class _Tree:
 
     def bind(self, path: str, *, read_only: bool = False) -> None:
         """As it is, with all that is mounted below."""
-        system.mount(_old(path), _new(path), None, system.BIND | system.RECURSIVE)
+        syscalls.mount(_old(path), _new(path), None, syscalls.BIND | syscalls.RECURSIVE)
         if read_only:
-            system.make_read_only(_new(path))
+            syscalls.make_read_only(_new(path))
 
     def overlay(self, path: str) -> None:
         self.overlays += 1
@@ -204,7 +204,7 @@ class _Tree:
         lower = re.sub(r"([\\:,])", r"\\\1", _old(path))
         more = "redirect_dir=on" if self.may_mount_all else "userxattr"
         options = f"lowerdir={lower},upperdir={upper},workdir={work},{more}"
-        system.mount("plan", _new(path), "overlay", 0, options)
+        syscalls.mount("plan", _new(path), "overlay", 0, options)
 
     def above_used(self, path: str) -> list[str]:
         """The folder, and those in it on the way to one that is used.
