@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-quick test-long browser test-distributed stress fuzz conformance published test-cuda-build test-torch test-ecosystem test-ray wheels lint lint-native lint-native-quick clang types docs clean
+.PHONY: demo test test-quick test-long browser test-distributed stress fuzz conformance published test-cuda-build test-torch test-python test-portable test-ecosystem test-ray wheels lint lint-native lint-native-quick clang types docs clean
 
 demo: .venv/installed
 	$(BIN)/anydevice demo build/demo
@@ -90,6 +90,16 @@ test-torch:
 		build/torch-$(VERSION)/bin/python -m pip install --quiet torch==$(VERSION) --editable '.[dev]' && \
 		touch build/torch-$(VERSION)/installed; }
 	build/torch-$(VERSION)/bin/python -m tests.torch_version $(PARTS)
+
+# A part of the tests with each Python that is here (PATH, pyenv), in separate environments of about
+# 5 GB; or with some of them: make test-python PYTHONS="python3.12 /opt/python3.14/bin/python3"
+test-python:
+	$(PYTHON) -m tests.pythons $(PYTHONS)
+
+# What other systems than Linux do, on Linux: see src/anydevice/system.py.
+test-portable: .venv/installed
+	ANYDEVICE_PORTABLE=1 $(BIN)/python -m pytest -q -n auto --dist worksteal -m "not long" \
+		tests/test_system.py tests/virtual tests/plan tests/sweep tests/train
 
 # Other people's packages, unmodified, on virtual GPUs: an environment of its own, about 2 GB.
 test-ecosystem: build/ecosystem/installed

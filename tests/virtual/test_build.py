@@ -2,6 +2,7 @@
 
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import sys
@@ -223,3 +224,11 @@ def test_a_source_that_moves_to_another_folder_is_another_library(tmp_path, monk
     before = build._key()
     (tmp_path / "memory" / "one.cpp").rename(tmp_path / "random" / "one.cpp")
     assert build._key() != before
+
+
+@pytest.mark.skipif(not shutil.which("nm"), reason="no nm")
+def test_the_library_serves_every_version_of_python() -> None:
+    listed = ["nm", "--dynamic", "--undefined-only", "--portability", str(build.library())]
+    needed = subprocess.run(listed, capture_output=True, text=True, check=True).stdout.split()
+    assert any("c10" in name for name in needed)
+    assert [name for name in needed if name.startswith(("Py", "_Py"))] == []
