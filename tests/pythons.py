@@ -1,6 +1,6 @@
 """A part of the tests with each Python that is here: make test-python.
 
-`python -m tests.pythons [PYTHON ...]` makes an environment of its own for each of them, in
+`python -m tests.pythons [PYTHON ...]` makes a separate environment for each of them, in
 build/python-3.12 and so on, with the torch of constraints.txt: on Linux the CUDA build, about 5 GB.
 
 In each it compiles every source and runs the tests that tests/slow.txt does not name.

@@ -118,7 +118,7 @@ def fork() -> int:
 def new_python(module: str, function: str, *descriptors: int) -> int:
     """The number of a new Python's process, which calls the function with these open files.
 
-    It leads a process group of its own. Whoever starts it waits for it, with os.waitpid.
+    It leads a new process group. The caller waits for it, with os.waitpid.
     """
     code = NEW_PYTHON.format(sys.path, module, function, ", ".join(map(str, descriptors)))
     for descriptor in descriptors:

@@ -1,4 +1,4 @@
-"""The hollow GPUs that a program is planned for; each run is in a process of its own."""
+"""The hollow GPUs that a program is planned for; each run has a separate process."""
 
 from __future__ import annotations
 

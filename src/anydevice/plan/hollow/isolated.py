@@ -1,4 +1,4 @@
-"""A function in a process of its own, in a sandbox for what it writes."""
+"""A function in a separate process, in a sandbox for what it writes."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _packed(function: Callable[[], Any]) -> tuple[Any, ...]:
 
 
 def _send(connection: Connection, request: tuple[Any, ...]) -> None:
-    with suppress(OSError):  # the child has ended, which is said when its answer is missing
+    with suppress(OSError):  # the child has ended, as the missing answer shows
         connection.send(request)
 
 
