@@ -1,6 +1,12 @@
 """What is raised when anydevice is used in a way that cannot work; its text is one sentence."""
 
+import functools
+import inspect
 from collections.abc import Callable, Iterable
+from typing import ParamSpec, TypeVar
+
+Arguments = ParamSpec("Arguments")
+Returned = TypeVar("Returned")
 
 
 class UsageError(ValueError):
@@ -40,3 +46,36 @@ def did_you_mean(
         *others, last = (by_key[each] for each in near)
         return f"did you mean {', '.join(others)} or {last}?" if others else f"did you mean {last}?"
     return f"known are {', '.join(by_key.values())}." if otherwise is None else otherwise
+
+
+def names_checked(function: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
+    """The function, with a UsageError where a call names an argument that it does not have.
+
+    Its signature stays as it is, so that editors complete and check it.
+
+    >>> @names_checked
+    ... def train(*, epochs: int = 1): ...
+    >>> train(epoch=3)
+    Traceback (most recent call last):
+    anydevice.errors.UsageError: expected arguments of train, got epoch: did you mean epochs?
+    """
+    parameters = inspect.signature(function).parameters
+    known = [name for name in parameters if name != "self"]
+
+    @functools.wraps(function)
+    def checked(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Returned:
+        if kwargs:
+            for name in kwargs:
+                if name not in parameters:
+                    raise UsageError(_unknown_argument(function, name, known))
+        return function(*args, **kwargs)
+
+    return checked
+
+
+def _unknown_argument(function: Callable[..., object], name: str, known: list[str]) -> str:
+    called = function.__qualname__.removesuffix(".__init__").rpartition("<locals>.")[-1]
+    # The shorter name may be meant in part only: clip for clip_norm, metric for metrics.
+    begins = [each for each in known if each.startswith(name) or name.startswith(each)]
+    hint = did_you_mean(name, begins or known)
+    return f"expected arguments of {called}, got {name}: {hint}"

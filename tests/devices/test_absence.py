@@ -33,6 +33,12 @@ CPU_BUILD = replace(CUDA_BUILD, torch_version="2.13.0+cpu", accelerator=None, cu
             "CPU-only",
             "No NVIDIA GPU shows on this machine",
         ),
+        (
+            replace(CUDA_BUILD, driver=None, virtual=2, visible="5"),
+            "hidden",
+            "CUDA_VISIBLE_DEVICES is '5', which hides the virtual GPUs (numbers 0 to 1)",
+            "name GPUs among these",
+        ),
         (replace(CPU_BUILD, system="Darwin"), "CPU-only build", "CPU-only", "Apple silicon"),
         (
             replace(CUDA_BUILD, driver=None),

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 from anydevice.sweep.results.results import Results
+from anydevice.train.history import SPEED
 
 RUNS = 24
 PROGRAM = """
@@ -85,7 +86,7 @@ class Sweep:
         results = Results.of(self.folder)
         assert not results.damaged, results.damaged
         return [
-            (r.parameters, r.state, [{**epoch, "seconds": 0} for epoch in r.epochs], r.seed)
+            (r.parameters, r.state, [{**e, **dict.fromkeys(SPEED)} for e in r.epochs], r.seed)
             for r in results
         ]
 

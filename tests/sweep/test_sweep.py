@@ -59,7 +59,7 @@ def test_an_experiment_may_return_a_dictionary_or_a_trials_history(tmp_path: Pat
     assert (results[0].last["loss"], results[0].last["accuracy"]) == (1, 0.5)
     results = ad.Sweep(experiments.trial, ad.grid(seed=[1, 2])).run(tmp_path / "t", verbose=False)
     assert [list(epoch) for epoch in results[0].epochs] == [
-        ["epoch", "loss", "accuracy", "seconds"]
+        ["epoch", "loss", "accuracy", "learning_rate", "grad_norm", "samples_per_second", "seconds"]
     ] * 2
     assert results[0].last["loss"] != results[1].last["loss"]
 

@@ -29,6 +29,7 @@ from anydevice.train.checkpoint.checkpoints import CheckpointError, Checkpoints
 from anydevice.train.checkpoint.manifest import seal
 from anydevice.train.checkpoint.resume import of_all_ranks
 from anydevice.train.checkpoint.shards import Shards
+from anydevice.train.history import SPEED
 from anydevice.train.trial import Trial
 
 RUNS_CODE = ("pickle.find_class", "os.system", "subprocess.Popen", "os.exec", "os.posix_spawn")
@@ -67,7 +68,7 @@ def outcome(folder: Path) -> Any:
             if isinstance(error, UsageError) or not again.job.step:
                 raise
             return "it was taken up, and then PyTorch could not train with it"
-    figures = [{k: v for k, v in epoch.items() if k != "seconds"} for epoch in again.history]
+    figures = [{k: v for k, v in epoch.items() if k not in SPEED} for epoch in again.history]
     return first, loaded.job.step, figures, [p.tolist() for p in again.network.parameters()]
 
 

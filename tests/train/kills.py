@@ -18,6 +18,7 @@ import hashlib, json, sys, time
 import torch
 from torch import nn
 from anydevice.train.callbacks import Callback
+from anydevice.train.history import SPEED
 from anydevice.train.trial import Trial
 
 folder, kind = sys.argv[1:]
@@ -46,7 +47,7 @@ history = trial.run(4, verbose=False)
 digest = hashlib.sha256()
 for tensor in network.state_dict().values():
     digest.update(tensor.numpy().tobytes())
-figures = [{k: v for k, v in record.items() if k != "seconds"} for record in history]
+figures = [{k: v for k, v in record.items() if k not in SPEED} for record in history]
 print(json.dumps([digest.hexdigest(), figures]))
 """
 

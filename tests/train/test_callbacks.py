@@ -182,3 +182,53 @@ def test_a_profile_is_a_trace(network, data, tmp_path):
     trained(network, data, Profile(tmp_path / "trace.json", after=1, steps=2))
     written = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert "aten::addmm" in {event.get("name") for event in written}
+
+
+# ---- what would never be called
+
+
+class Lightning:
+    def on_train_epoch_end(self, trial):
+        pass
+
+
+class Misspelt(Callback):
+    def on_end_epochs(self, trial):
+        pass
+
+
+class Silent:
+    def state_dict(self):
+        return {}
+
+
+OTHER = torch.optim.lr_scheduler.StepLR(torch.optim.SGD(nn.Linear(1, 1).parameters(), 1.0), 1)
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "sentence"),
+    [
+        ([EarlyStopping], "got the class EarlyStopping: write EarlyStopping(…)."),
+        (EarlyStopping(), "as a list, got one EarlyStopping: write callbacks=[…]."),
+        ([lambda trial: None], "with methods such as on_end_epoch(trial), got the function"),
+        (
+            [Lightning()],
+            "got Lightning.on_train_epoch_end, which is never called: did you mean o",
+        ),
+        ([Misspelt()], "got Misspelt.on_end_epochs, which is never called: did you mean on_end_ep"),
+        ([Silent()], "got an object of Silent, which has none."),
+        (["early_stopping"], "got 'early_stopping', which has none."),
+        ([OTHER], "of the trial's own optimizer, got StepLR of another one: write Schedule(lam"),
+    ],
+)
+def test_a_callback_that_would_be_ignored_is_refused(callbacks, sentence):
+    with pytest.raises(UsageError) as caught:
+        Trial(nn.Linear(1, 1), "adam", "mse", callbacks=callbacks)
+    assert sentence in str(caught.value)
+
+
+def test_a_callback_that_is_added_later_is_looked_at_too():
+    trial = Trial(nn.Linear(1, 1), "adam", "mse").with_generators((torch.ones(2, 1),) * 2)
+    trial.callbacks.append(Lightning())
+    with pytest.raises(UsageError, match="did you mean on_end_epoch"):
+        trial.run(1, verbose=False)

@@ -48,9 +48,11 @@ def test_a_trial_learns_and_keeps_a_record_of_each_epoch(network, data, device):
     assert [record["epoch"] for record in history] == list(range(1, 9))
     assert history[-1]["val_loss"] < history[0]["val_loss"]
     assert 0 <= history[-1]["accuracy"] <= 1
-    assert history[0].keys() == {
-        "epoch", "loss", "accuracy", "val_loss", "val_accuracy", "seconds"
-    }  # fmt: skip
+    on_a_gpu = ["peak_bytes"] if str(device) != "cpu" else []
+    assert list(history[0]) == [
+        "epoch", "loss", "accuracy", "val_loss", "val_accuracy",
+        "learning_rate", "grad_norm", "samples_per_second", *on_a_gpu, "seconds",
+    ]  # fmt: skip
 
 
 def test_a_second_run_goes_on_from_the_first(network, data):
@@ -357,7 +359,22 @@ def wrong(network, data=None, optimizer="adam", loss="cross_entropy", **options)
         (lambda n, d: wrong(n, (d[0], d[1][:5])), "expected tensors of one length, got lengths"),
         (lambda n, d: wrong(n, 5), "expected data as a tuple of tensors"),
         (lambda n, d: wrong(n, ["word"]), "expected a batch with samples along dimension 0"),
-        (lambda n, d: Trial(n).with_options(acumulate=2), "expected options among accumulate"),
+        (
+            lambda n, d: Trial(n).with_options(acumulate=2),
+            "got acumulate: did you mean accum",
+        ),
+        (lambda n, d: Trial(n).with_options(clip=2), "got clip: did you mean clip_norm?"),
+        (lambda n, d: Trial(n).with_options(accumulate="2"), "expected accumulate of 1 or more"),
+        (lambda n, d: Trial(n).with_options(compile=1), "expected compile of True or False, got 1"),
+        (lambda n, d: Trial(n, metric=["loss"]), "arguments of Trial, got metric: did you mean m"),
+        (lambda n, d: Trial(n, metrics="accuracy"), "got 'accuracy': write metrics=['accuracy']"),
+        (lambda n, d: Trial(n, metrics=nn.L1Loss()), "got a L1Loss: write metrics=[…]"),
+        (lambda n, d: Trial(n, loss="mse", criterion="mse"), "got loss= and criterion=: leave"),
+        (lambda n, d: Trial(n).with_generators(training=d), "got training: did you mean train?"),
+        (lambda n, d: Trial(n).with_generators(d, train=d), "got train_generator= and train="),
+        (lambda n, d: Trial(n).with_generators(d, batch_size=0), "expected a batch_size of 1 or"),
+        (lambda n, d: Trial(n).run("2"), "expected a whole number of epochs, got '2'"),
+        (lambda n, d: Trial(n).run(epoch=2), "arguments of Trial.run, got epoch: did you mean ep"),
         (lambda n, d: Trial(n).with_options(accumulate=0), "expected accumulate of 1 or more"),
         (
             lambda n, d: wrong(n, d, metrics=["loss", "loss"]),
@@ -371,6 +388,18 @@ def test_wrong_use_is_one_sentence(network, data, mistake, sentence):
     with pytest.raises(UsageError) as caught:
         mistake(network, data)
     assert sentence in str(caught.value)
+
+
+def test_data_may_be_given_as_train_and_val(network, data):
+    trial = Trial(network, "adam", "cross_entropy").with_generators(train=data, val=data)
+    assert "val_loss" in trial.run(1, verbose=False)[0]
+
+
+def test_data_without_targets_is_named(network, data):
+    trial = Trial(network, "adam", "cross_entropy").with_generators(data[0])
+    with pytest.raises(RuntimeError) as caught:
+        trial.run(1, verbose=False)
+    assert "Fix: give pairs, with_generators((inputs, targets))." in caught.value.__notes__[-1]
 
 
 @pytest.mark.parametrize(

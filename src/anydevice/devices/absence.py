@@ -21,6 +21,9 @@ CUDA_ERRORS = {
     999: "unknown error, often after the machine slept",
 }
 
+# How many virtual GPUs this process has been given; set where they are put in place.
+virtual_gpus = 0
+
 
 @dataclass(frozen=True)
 class Absence:
@@ -44,6 +47,7 @@ class Surroundings:
     driver: int | None  # the CUDA release the driver supports: 13000 is 13.0; None without driver
     driver_status: int  # what the driver's own start-up answers; 0 is success
     visible: str | None  # CUDA_VISIBLE_DEVICES
+    virtual: int = 0  # GPUs that this process was given, visible or not
 
 
 def why_no_gpu() -> Absence | None:
@@ -85,6 +89,7 @@ def look_around() -> Surroundings:
         driver=driver,
         driver_status=status,
         visible=os.environ.get("CUDA_VISIBLE_DEVICES"),
+        virtual=virtual_gpus,
     )
 
 
@@ -102,6 +107,14 @@ def _cpu_build(facts: Surroundings) -> Absence:
 
 
 def _cuda_cause(facts: Surroundings) -> Absence:
+    if facts.virtual and facts.visible is not None:
+        numbers = "0" if facts.virtual == 1 else f"0 to {facts.virtual - 1}"
+        return Absence(
+            "hidden",
+            f"CUDA_VISIBLE_DEVICES is {facts.visible!r}, which hides the virtual GPUs (numbers "
+            f"{numbers})",
+            "Unset CUDA_VISIBLE_DEVICES, or name GPUs among these.",
+        )
     if facts.driver is None:
         return Absence("no driver", "no NVIDIA driver is installed", _driver_remedy(facts))
     needed = int(str(facts.cuda).split(".")[0])

@@ -4,9 +4,12 @@ from collections.abc import Iterable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
 from anydevice.errors import UsageError
-from anydevice.train.callbacks.callback import everywhere, listeners, reactions
+from anydevice.train.callbacks.callback import checked, everywhere, listeners, reactions
 from anydevice.train.callbacks.progress import Progress
+from anydevice.train.health import announce_divergence, gradient_norm, rates_of, speed_of
 from anydevice.train.loop import Hook, Job, as_it_was, evaluate, train_epoch
 
 if TYPE_CHECKING:
@@ -17,7 +20,12 @@ def reactions_of(trial: "Trial", verbose: bool) -> dict[str, Hook]:
     """What happens at each moment; callbacks that show or write do so on the first rank alone."""
     job, ranks = trial.job, trial.ranks
     keeper = [trial.keeper] if trial.keeper else []
-    callbacks = [*trial.callbacks, *everywhere, *([Progress()] if verbose else []), *keeper]
+    callbacks = [
+        *checked(trial.callbacks),
+        *everywhere,
+        *([Progress()] if verbose else []),
+        *keeper,
+    ]
     if ranks and not ranks.first:
         callbacks = [c for c in callbacks if getattr(c, "on_every_rank", True)]
     react = reactions(callbacks, trial)
@@ -41,13 +49,19 @@ def epoch_of(trial: "Trial") -> dict[str, Any]:
             "empty, or a generator that is spent after one pass?"
         )
     job.batches = 0  # the epoch's training is over: its metrics need not be kept
-    record = {"epoch": trial.epoch + 1, **_figures(trial)}
+    norm = gradient_norm(job)
+    figures = _figures(trial, **({} if norm is None else {"grad_norm": norm}))
+    trained = perf_counter() - begin  # the device has caught up
+    last = figures.pop("grad_norm", None)
+    after: dict[str, Any] = {**rates_of(job.optimizer), "grad_norm": last}
+    record = {"epoch": trial.epoch + 1, **figures}
+    announce_divergence(trial, record)
     if job.scaler:
         record["skipped"], job.skipped = int(job.skipped), 0
     if "val" in trial.sets.given:
         figures = measured(trial, trial.sets.named("val"))
         record |= {f"val_{name}": figure for name, figure in figures.items()}
-    record["seconds"] = perf_counter() - begin
+    record |= {**after, **speed_of(trial, trained), "seconds": perf_counter() - begin}
     return trial.ranks.told(record) if trial.ranks else record
 
 
@@ -68,10 +82,10 @@ def measured(trial: "Trial", batches: Iterable[Any]) -> dict[str, float]:
     return figures
 
 
-def _figures(trial: "Trial") -> dict[str, float]:
+def _figures(trial: "Trial", **others: Tensor) -> dict[str, float]:
     if trial.ranks:
-        return trial.metrics.read_over(trial.ranks, trial.device)
-    return trial.metrics.read()
+        return trial.metrics.read_over(trial.ranks, trial.device, **others)
+    return trial.metrics.read(**others)
 
 
 def _uncover(job: Job) -> None:

@@ -61,6 +61,11 @@ def _note_shapes(error: Exception, batch: Any, output: Any) -> None:
     came = tree_map_only(Tensor, lambda tensor: f"{list(tensor.shape)} {tensor.dtype}", batch)
     where = "the network" if output is None else "the loss, after the network"
     error.add_note(f"raised in {where}, which got a batch of {came}: is it of the shape expected?")
+    if isinstance(batch, Tensor) and output is not None:
+        error.add_note(
+            "The data has no targets, so the inputs are the targets too, as for an autoencoder. "
+            "Fix: give pairs, with_generators((inputs, targets))."
+        )
 
 
 def _by_step(step: Step) -> Forward:

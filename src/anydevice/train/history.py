@@ -4,14 +4,26 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from anydevice.tables import Shown, Table
-from anydevice.text import UNSET
+from anydevice.text import UNSET, size_text
+
+# Figures of a record that differ between two runs of the same training.
+SPEED = ("samples_per_second", "peak_bytes", "seconds")
+# Figures of a record that say how the training is doing, not how well the network does.
+HEALTH = ("learning_rate", "grad_norm", *SPEED)
+
+
+def is_health(name: str) -> bool:
+    """Whether a figure of a record is one of these, such as "learning_rate/1"."""
+    return name.partition("/")[0] in HEALTH
 
 
 class History(Shown, list[dict[str, Any]]):
     """What a trial measured: a list of records, one for each epoch.
 
     A record has `"epoch"`, a figure for each metric, `"val_…"` for each on the validation data,
-    and `"seconds"`. Printed, or shown in a notebook, the history is a table.
+    `"learning_rate"` (one for each group of the optimizer if there are several), `"grad_norm"` (of
+    the epoch's last step, before clipping), `"samples_per_second"`, `"peak_bytes"` on a GPU, and
+    `"seconds"`. Printed, or shown in a notebook, the history is a table.
 
     Example:
         >>> history = ad.Trial(network, "adam", "mse").history
@@ -28,7 +40,7 @@ class History(Shown, list[dict[str, Any]]):
         """
         columns = list(dict.fromkeys(name for record in self for name in record))
         rows: list[Sequence[str]] = [
-            [_text(record.get(name)) for name in columns] for record in self
+            [_text(name, record.get(name)) for name in columns] for record in self
         ]
         return Table(columns, rows, right=columns)
 
@@ -61,8 +73,7 @@ class History(Shown, list[dict[str, Any]]):
         return figure
 
     def _measured(self) -> list[str]:
-        beside = {"epoch", "seconds", "samples_per_second", "skipped"}
-        names = (name for record in self for name in record if name not in beside)
+        names = (n for r in self for n in r if not (n in ("epoch", "skipped") or is_health(n)))
         return list(dict.fromkeys(name.removeprefix("val_") for name in names))
 
     def _shown(self) -> Iterator[Table]:
@@ -71,7 +82,9 @@ class History(Shown, list[dict[str, Any]]):
     __repr__ = list.__repr__
 
 
-def _text(figure: Any) -> str:
+def _text(name: str, figure: Any) -> str:
     if figure is None:
         return UNSET
+    if name == "peak_bytes":
+        return size_text(figure)
     return f"{figure:.4g}" if isinstance(figure, float) else str(figure)

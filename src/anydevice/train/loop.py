@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from anydevice.train.data.rows import sample_count
 from anydevice.train.forward import Forward, Result
+from anydevice.train.health import Noted
 from anydevice.train.metrics import Metrics
 
 Hook = Callable[[], None]
@@ -42,6 +43,9 @@ class Job:
     results: list[Result] = field(default_factory=list)
     batches: int = 0  # of the epoch that is under way
     parts: int = 1  # that each batch is taken in, since it did not fit
+    samples: int = 0  # of the epoch that is under way
+    noted: Noted = field(default_factory=Noted)
+    norm: Tensor | None = None  # of the last step's gradients, before they were clipped
 
 
 def train_epoch(job: Job, batches: Iterable[Any]) -> None:
@@ -51,10 +55,14 @@ def train_epoch(job: Job, batches: Iterable[Any]) -> None:
     for group in groups(batches, job.accumulate):
         forget_gradients(job.optimizer)
         job.batch, job.results = group[-1], job.gradients(job, group)
+        job.norm = None
         update(job, job.optimizer)
         job.metrics.update(job.results)
         job.step += 1
         job.batches += len(group)
+        job.samples += sum(result.size for result in job.results)
+        if job.results and job.step % job.noted.every == 0:
+            job.noted.note(job.step, job.results[-1].loss)
         for react in job.after_step:
             react()
         job.batch = None
@@ -97,7 +105,7 @@ def update(job: Job, optimizer: Optimizer) -> None:
         if job.scaler:
             job.scaler.unscale_(optimizer)
         trained = (p for group in optimizer.param_groups for p in group["params"])
-        nn.utils.clip_grad_norm_(trained, job.clip_norm)
+        job.norm = nn.utils.clip_grad_norm_(trained, job.clip_norm)
     if job.scaler:
         job.scaler.step(optimizer)
         for infinite in job.scaler._found_inf_per_device(optimizer).values():

@@ -146,6 +146,10 @@ class Metrics:
     """The metrics of a trial under their names: `Metrics(["loss", "accuracy"])`."""
 
     def __init__(self, wanted: Sequence[Any]) -> None:
+        if not isinstance(wanted, (list, tuple)):
+            got = repr(wanted) if isinstance(wanted, str) else f"a {type(wanted).__name__}"
+            one = repr(wanted) if isinstance(wanted, str) else "…"
+            raise UsageError(f"expected metrics as a list, got {got}: write metrics=[{one}].")
         self.measures: dict[str, Measure] = {}
         for name, measure in map(_measure, wanted):
             if name in self.measures:
@@ -179,7 +183,7 @@ class Metrics:
         for name in state:
             self.measures[name].set_state(state[name], device)
 
-    def read_over(self, ranks: "Ranks", device: torch.device) -> dict[str, float]:
+    def read_over(self, ranks: "Ranks", device: torch.device, **others: Tensor) -> dict[str, float]:
         """As `read`, of what all ranks have measured together."""
         for name, measure in self.measures.items():
             if not (measure.adds_up or (isinstance(measure, Foreign) and measure.is_gathered)):
@@ -189,16 +193,16 @@ class Metrics:
                 )
         own = {name: m.state() for name, m in self.measures.items() if m.adds_up}
         both = added(ranks.gather(move(own, "cpu")))
-        return _numbers(
-            {
-                name: measure.value_of(both[name], device) if name in both else measure.value()
-                for name, measure in self.measures.items()
-            }
-        )
+        values = {
+            name: measure.value_of(both[name], device) if name in both else measure.value()
+            for name, measure in self.measures.items()
+        }
+        return _numbers({**values, **others})
 
-    def read(self) -> dict[str, float]:
-        """The figures as numbers: all of them in one transfer from the device."""
-        return _numbers({name: measure.value() for name, measure in self.measures.items()})
+    def read(self, **others: Tensor) -> dict[str, float]:
+        """The figures, and others, as numbers: all of them in one transfer from the device."""
+        values = {name: measure.value() for name, measure in self.measures.items()}
+        return _numbers({**values, **others})
 
 
 def added(trees: Sequence[Any]) -> Any:

@@ -9,6 +9,8 @@ import torch
 
 from anydevice.errors import UsageError
 
+KEEP: Any = ...  # an option that stays as it is
+
 AT_ANY_TIME = {
     "accumulate",
     "clip_norm",
@@ -32,11 +34,7 @@ class Options:
 
     def changed(self, options: dict[str, Any], steps: int) -> "Options":
         """With other values for some, of a trial that has made so many steps."""
-        known = self.__dataclass_fields__
-        if strangers := options.keys() - known:
-            raise UsageError(
-                f"expected options among {', '.join(known)}, got {', '.join(sorted(strangers))}."
-            )
+        options = {name: value for name, value in options.items() if value is not KEEP}
         if steps and (early := options.keys() - AT_ANY_TIME):
             raise UsageError(
                 f"expected {', '.join(sorted(early))} before the first step, got it after "
@@ -45,16 +43,25 @@ class Options:
         return replace(self, **options)
 
     def __post_init__(self) -> None:
-        if self.accumulate < 1:
-            raise UsageError(f"expected accumulate of 1 or more batches, got {self.accumulate}.")
+        if not isinstance(self.accumulate, int) or self.accumulate < 1:
+            raise UsageError(f"expected accumulate of 1 or more batches, got {self.accumulate!r}.")
+        for name in ("compile", "channels_last", "deterministic"):
+            if not isinstance(getattr(self, name), bool):
+                raise UsageError(f"expected {name} of True or False, got {getattr(self, name)!r}.")
+        if self.seed is not None and not isinstance(self.seed, int):
+            raise UsageError(f"expected a whole number or None as the seed, got {self.seed!r}.")
         if self.on_oom not in ("split", "raise"):
             raise UsageError(f"expected on_oom of 'split' or 'raise', got {self.on_oom!r}.")
         if self.strategy not in ("ddp", "fsdp", "alone"):
             raise UsageError(
                 f"expected a strategy of 'ddp', 'fsdp' or 'alone', got {self.strategy!r}."
             )
-        if self.clip_norm is not None and self.clip_norm <= 0:
-            raise UsageError(f"expected a clip_norm above 0, got {self.clip_norm}.")
+        if self.clip_norm is not None and not _is_positive(self.clip_norm):
+            raise UsageError(f"expected a clip_norm above 0, got {self.clip_norm!r}.")
+
+
+def _is_positive(number: object) -> bool:
+    return isinstance(number, (int, float)) and number > 0
 
 
 @contextmanager

@@ -12,7 +12,7 @@ For this it needs more than weights:
   random state that the epoch began with (`Keeper.rest`);
 - the random state at the moment of the checkpoint: Python's, NumPy's, PyTorch's, the device's and
   those of a DataLoader's generators, for dropout and augmentation;
-- what the metrics have summed up in the epoch under way;
+- what the metrics have summed up in the epoch under way, and the norm of the last gradients;
 - the callbacks that have a `state_dict()`, in their order;
 - in how many parts batches are taken after running out of memory, since sums of parts round
   differently.
@@ -24,10 +24,12 @@ else is the same on all. Under "fsdp" network and optimizer are written in shard
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 
 from anydevice.train.checkpoint.checkpoints import Checkpoints, take_up, whole_network
 from anydevice.train.data.random_state import random_state
+from anydevice.train.health import gradient_norm
 from anydevice.train.history import History
 
 if TYPE_CHECKING:
@@ -54,6 +56,7 @@ def state_of(trial: "Trial") -> dict[str, Any]:
         "scaler": job.scaler.state_dict() if job.scaler else None,
         "skipped": int(job.skipped),
         "metrics": trial.metrics.state() if job.batches else None,
+        "grad_norm": _norm_so_far(trial),
         "callbacks": [callback.state_dict() for callback in _with_state(trial)],
     }
 
@@ -78,8 +81,16 @@ def restore(trial: "Trial", state: dict[str, Any]) -> None:
     if state["metrics"] is not None:
         trial.metrics.reset(trial.device)
         trial.metrics.set_state(state["metrics"], trial.device)
+    if state.get("grad_norm") is not None:
+        job.norm = torch.tensor(float(state["grad_norm"]), device=trial.device)
     for callback, kept in zip(_with_state(trial), state["callbacks"], strict=False):
         callback.load_state_dict(kept)
+
+
+def _norm_so_far(trial: "Trial") -> float | None:
+    """Of the last step's gradients, since the epoch under way may have no further one."""
+    norm = gradient_norm(trial.job) if trial.job.batches else None
+    return None if norm is None else float(norm)
 
 
 def write(trial: "Trial", checkpoints: Checkpoints, state: dict[str, Any]) -> Path | None:

@@ -13,8 +13,10 @@ from torch.optim import Optimizer
 
 from anydevice.devices.choose import DeviceLike, exact, pick
 from anydevice.devices.move import move
-from anydevice.errors import UsageError
+from anydevice.errors import UsageError, names_checked
 from anydevice.train import state
+from anydevice.train.callbacks.callback import checked
+from anydevice.train.callbacks.schedule import scheduled
 from anydevice.train.checkpoint.checkpoints import Checkpoints, malformed, read
 from anydevice.train.checkpoint.resume import NAMED, Keeper, of_all_ranks, of_this_rank
 from anydevice.train.copies import copied, optimizer_over
@@ -36,7 +38,7 @@ from anydevice.train.job import (
 from anydevice.train.lightning import recipe_of
 from anydevice.train.loop import Job, as_it_was
 from anydevice.train.metrics import Metrics
-from anydevice.train.options import Options, determinism
+from anydevice.train.options import KEEP, Options, determinism
 from anydevice.train.precision import precision_of
 from anydevice.train.ranks import Ranks, own_device, together
 from anydevice.train.recipes import Loss, OptimizerLike, loss_of, optimizer_of
@@ -60,7 +62,8 @@ class Trial:
         metrics: What to measure each epoch: `"loss"`, `"accuracy"`, `"top5"`, `"mse"`, `"mae"`, a
             function of outputs and targets, a torchmetrics `Metric`, or a pair of a name and one
             of these.
-        callbacks: Objects with methods such as `on_end_epoch(trial)`; see `Callback`.
+        callbacks: Objects with methods such as `on_end_epoch(trial)`; see `Callback`. Also a
+            scheduler of `torch.optim.lr_scheduler`, made of the optimizer that is given.
         step: Your own function of network and batch, for batches of any shape. It returns the
             loss, `(loss, output)`, or a dictionary with `"loss"` and `"output"`.
         criterion: Another name for `loss`.
@@ -70,7 +73,8 @@ class Trial:
         ranks: With several processes, this one's `rank`, their number `world`, and more.
 
     Raises:
-        UsageError: If a name is not known, or two metrics have the same name.
+        UsageError: If a name is not known, two metrics have the same name, or a callback has no
+            method that would be called.
 
     Example:
         >>> trial = ad.Trial(network, "adam", "cross_entropy", metrics=["loss", "accuracy"])
@@ -80,6 +84,7 @@ class Trial:
         2
     """
 
+    @names_checked
     def __init__(
         self,
         network: nn.Module,
@@ -98,7 +103,7 @@ class Trial:
         self.network = network
         self.loss = loss_of(loss)
         self.metrics = Metrics(metrics)
-        self.callbacks = list(callbacks)
+        self.callbacks = scheduled(checked(callbacks), optimizer)
         self.history = History()
         self.options = Options()
         self.precision = precision_of("fp32", _home(network))
@@ -130,6 +135,7 @@ class Trial:
         callbacks = [*recipe.pop("callbacks"), *options.pop("callbacks", ())]
         return cls(module, callbacks=callbacks, **{**recipe, **options})
 
+    @names_checked
     def to(self, device: DeviceLike = "auto", precision: str | None = None) -> Self:
         """Trains there, in this precision.
 
@@ -161,20 +167,32 @@ class Trial:
         self.sets.to(place)
         return self
 
-    def with_options(self, **options: Any) -> Self:
+    @names_checked
+    def with_options(
+        self,
+        *,
+        accumulate: int = KEEP,
+        clip_norm: float | None = KEEP,
+        compile: bool = KEEP,
+        channels_last: bool = KEEP,
+        deterministic: bool = KEEP,
+        seed: int | None = KEEP,
+        on_oom: str = KEEP,
+        strategy: str = KEEP,
+    ) -> Self:
         """Sets how to train.
 
         Args:
-            accumulate (int): How many batches make a step; its gradient is that of the mean over
+            accumulate: How many batches make a step; its gradient is that of the mean over
                 their samples.
-            clip_norm (float | None): The largest norm of the gradients of a step.
-            compile (bool): Whether to train through `torch.compile`.
-            channels_last (bool): Whether images are kept with their channels last in memory.
-            deterministic (bool): Whether to use algorithms that give the same bits each time.
-            seed (int | None): The seed of weights made later, dropout and the order of samples.
-            on_oom (str): `"split"` splits a batch that does not fit into a GPU's memory, `"raise"`
+            clip_norm: The largest norm of the gradients of a step.
+            compile: Whether to train through `torch.compile`.
+            channels_last: Whether images are kept with their channels last in memory.
+            deterministic: Whether to use algorithms that give the same bits each time.
+            seed: The seed of weights made later, dropout and the order of samples.
+            on_oom: `"split"` splits a batch that does not fit into a GPU's memory, `"raise"`
                 raises the error.
-            strategy (str): How the processes that torchrun starts train together: `"ddp"`,
+            strategy: How the processes that torchrun starts train together: `"ddp"`,
                 `"fsdp"`, or `"alone"`, each for itself.
 
         Raises:
@@ -184,6 +202,16 @@ class Trial:
         Example:
             >>> trial = trial.with_options(accumulate=4, clip_norm=1.0)
         """
+        options = {
+            "accumulate": accumulate,
+            "clip_norm": clip_norm,
+            "compile": compile,
+            "channels_last": channels_last,
+            "deterministic": deterministic,
+            "seed": seed,
+            "on_oom": on_oom,
+            "strategy": strategy,
+        }
         job = self._job if self._job and self._job.step else None
         self.options = self.options.changed(options, job.step if job else 0)
         if job:
@@ -193,6 +221,7 @@ class Trial:
             self._job = None
         return self
 
+    @names_checked
     def with_generators(
         self,
         train_generator: Any = None,
@@ -201,6 +230,9 @@ class Trial:
         *,
         batch_size: int = 100,
         shuffle: bool = True,
+        train: Any = None,
+        val: Any = None,
+        test: Any = None,
     ) -> Self:
         """Sets the data: tensors, arrays, a Dataset, a DataLoader or any iterable of batches.
 
@@ -210,16 +242,27 @@ class Trial:
             test_generator: The data that `evaluate()` measures on where there is none of these.
             batch_size: The size of a batch, for data that comes without batches.
             shuffle: Whether each epoch draws a new order of the training samples, for such data.
+            train: Another name for `train_generator`.
+            val: Another name for `val_generator`.
+            test: Another name for `test_generator`.
+
+        Raises:
+            UsageError: If a set is given twice, or the batch size is not a whole number above 0.
 
         Example:
             >>> trial = trial.with_generators((x, y), batch_size=50)
         """
+        if not isinstance(batch_size, int) or batch_size < 1:
+            raise UsageError(f"expected a batch_size of 1 or more, got {batch_size!r}.")
         given = (train_generator, val_generator, test_generator)
-        for name, data in zip(SETS, given, strict=True):
-            if data is not None:
+        for name, data, same in zip(SETS, given, (train, val, test), strict=True):
+            if data is not None and same is not None:
+                raise UsageError(f"expected {name} data once, got {name}_generator= and {name}=.")
+            if (data := same if data is None else data) is not None:
                 self.sets.give(name, data, batch_size, shuffle and name == "train")
         return self
 
+    @names_checked
     def checkpoint(self, folder: str | Path, *, every: int | None = None, keep: int = 2) -> Self:
         """Writes checkpoints into a folder, and resumes from the newest one there.
 
@@ -242,6 +285,7 @@ class Trial:
 
     # ---- what it does ----
 
+    @names_checked
     def run(self, epochs: int, verbose: bool = True) -> History:
         """Trains until the history has this many epochs; a second call continues from there.
 
@@ -253,7 +297,7 @@ class Trial:
             The history, with a record for each epoch.
 
         Raises:
-            UsageError: If there is no training data.
+            UsageError: If there is no training data, or `epochs` is not a whole number.
             RankError: If another rank failed.
 
         Example:
@@ -261,6 +305,8 @@ class Trial:
             >>> history[-1]["epoch"]
             3
         """
+        if not isinstance(epochs, int) or isinstance(epochs, bool) or epochs < 0:
+            raise UsageError(f"expected a whole number of epochs, got {epochs!r}.")
         if in_its_place := instead.get():
             return in_its_place(self, epochs)
         job = self.job
@@ -292,6 +338,7 @@ class Trial:
         """Ends the run after this epoch, on all ranks."""
         self.stopped = True
 
+    @names_checked
     def evaluate(self, data: Any = None, *, batch_size: int = 1000) -> dict[str, float]:
         """Measures the metrics.
 
@@ -311,6 +358,7 @@ class Trial:
                 return measured(self, self.sets.shared(data, batch_size))
             return measured(self, self.sets.named("val" if "val" in self.sets.given else "test"))
 
+    @names_checked
     def predict(self, data: Any, *, batch_size: int = 1000) -> Any:
         """Runs the network on all of `data`.
 
@@ -341,6 +389,7 @@ class Trial:
                 output = answer(self.network.eval(), batch)
             yield move(output, "cpu")
 
+    @names_checked
     def export(self, path: str | Path, example: Any = None, device: DeviceLike = "cpu") -> Path:
         """Writes the network for use without anydevice: `torch.export.load(path).module()(x)`.
 

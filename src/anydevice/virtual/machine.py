@@ -113,6 +113,7 @@ def finish(wanted: Machine) -> None:
         from anydevice.virtual import surface
 
         surface.show_attributes(wanted.gpu, without_values=wanted.hollow)
+        _explain_absence(wanted.gpus)
 
 
 def _specification(gpu: Card) -> core.Gpu:
@@ -134,6 +135,7 @@ def disable() -> None:
             _machine = None
             surface.hide()
             core.disable()
+            _explain_absence(0)
 
 
 @contextmanager
@@ -165,6 +167,15 @@ def _take_back() -> None:
         surface.hide()
     with suppress(Exception):
         core.disable()
+    with suppress(Exception):
+        _explain_absence(0)
+
+
+def _explain_absence(gpus: int) -> None:
+    """A program that sees none of its GPUs is to read why."""
+    from anydevice.devices import absence  # it needs a whole torch
+
+    absence.virtual_gpus = gpus
 
 
 def left_out() -> list[str]:

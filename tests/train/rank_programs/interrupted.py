@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from anydevice.train.callbacks import Callback
+from anydevice.train.history import SPEED
 from anydevice.train.trial import Trial
 
 DEVICE, STRATEGY, FOLDER, HOW, STEP = sys.argv[1:]
@@ -60,7 +61,7 @@ def outcome(trial):
     for tensor in trial.network.state_dict().values():
         whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
         digest.update(whole.cpu().numpy().tobytes())
-    figures = [{k: v for k, v in record.items() if k != "seconds"} for record in trial.history]
+    figures = [{k: v for k, v in record.items() if k not in SPEED} for record in trial.history]
     return [digest.hexdigest(), figures]
 
 

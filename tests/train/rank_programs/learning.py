@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Te
 
 from anydevice.errors import UsageError
 from anydevice.train.callbacks import Best, Callback
+from anydevice.train.history import SPEED
 from anydevice.train.ranks import Ranks
 from anydevice.train.trial import Trial
 
@@ -38,7 +39,7 @@ def learnt(strategy, data, val=None, epochs=2, batch_size=16, shuffle=True, **op
     trial.with_generators(data, val, batch_size=batch_size, shuffle=shuffle)
     history = trial.run(epochs, verbose=False)
     equal(trial.device.index, None if DEVICE == "cpu" else RANK)
-    return [v for r in history for name, v in r.items() if name != "seconds"], weights(trial)
+    return [v for r in history for name, v in r.items() if name not in SPEED], weights(trial)
 
 
 def as_alone(data, strategies=TOGETHER, tolerance=1e-5, **options):
@@ -373,7 +374,7 @@ def out_of_memory_on_one_rank():
         trial = made("ddp", network(Hungry(when)), **options)
         trial.with_generators(data, batch_size=8 * RANKS)
         history = trial.run(2, verbose=False)
-        close([v for r in history for name, v in r.items() if name != "seconds"], expected[0])
+        close([v for r in history for name, v in r.items() if name not in SPEED], expected[0])
         close(weights(trial), expected[1])
         equal(trial.ranks.gather(trial.job.parts), [4] * RANKS)
 

@@ -11,15 +11,19 @@ import torch
 
 from anydevice.devices.absence import why_no_gpu
 from anydevice.devices.explain.fix import explain_mismatch, explain_numpy
+from anydevice.devices.explain.mistakes import explain_mistake, is_mistake
 from anydevice.devices.explain.scene import forget_locals, scenes
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _MISMATCH = re.compile(
-    r"same device|is not on the expected device|on the same device as|type for generator but found"
+    r"same device|is not on the expected device|on the same device as"
+    r"|invalid gradient at index \d+ - expected device"
     r"|Input type \(.*\) and weight type \(.*\) should be the same|Placeholder storage has not been"
 )
 _NUMPY = re.compile(r"can't convert \S+ device type tensor to numpy")
+# numpy.mean(tensor) calls tensor.mean with the arguments of an array's.
+_NUMPY_CALL = re.compile(r"got an unexpected keyword argument '(axis|out|dtype|keepdims)'")
 _LOADING = re.compile(r"Attempting to deserialize object on")
 _ABSENT = re.compile(
     r"not compiled with \w+ enabled|Found no NVIDIA driver|driver on your system is too old"
@@ -78,20 +82,38 @@ class Explanation:
 
 
 @overload
-def explain() -> Explanation: ...
+def explain(function: None = None) -> Explanation: ...
+@overload
+def explain(function: BaseException) -> str: ...
 @overload
 def explain(function: Function) -> Function: ...
-def explain(function: Function | None = None) -> Explanation | Function:
+def explain(
+    function: Function | BaseException | None = None,
+) -> Explanation | Function | str:
     """Explain device errors: a note names your variables, their devices and the line to change.
 
-    The error stays the same; the note is in the traceback, and in `error.__notes__`.
+    The error stays the same. The note is in its traceback and in `error.__notes__`, not in
+    `str(error)`: for an error that you catch, `explain(error)` gives its text with the note.
 
     Args:
-        function: A function, coroutine or generator to decorate; None for a `with` block.
+        function: A function, coroutine or generator to decorate; an error that was caught; None
+            for a `with` block.
 
-    >>> with explain():
-    ...     network(x)  # doctest: +SKIP
+    Returns:
+        A context manager, the decorated function, or the error's text with the explanation.
+
+    Example:
+        >>> with ad.explain():
+        ...     network(x)  # doctest: +SKIP
+        >>> try:
+        ...     torch.ones(1, device="gpu")
+        ... except RuntimeError as error:
+        ...     print(ad.explain(error).splitlines()[-1])
+          Fix: device = anydevice.try_gpu(), a GPU where there is one and the CPU elsewhere
     """
+    if isinstance(function, BaseException):
+        annotate(function)
+        return "\n".join([str(function), *getattr(function, "__notes__", ())])
     return Explanation() if function is None else Explanation()(function)
 
 
@@ -121,11 +143,14 @@ def _explanation(error: Exception) -> str | None:
             "  Fix: device = anydevice.try_gpu(), a GPU where there is one and the CPU elsewhere"
         )
     is_mismatch = isinstance(error, RuntimeError | ValueError) and _MISMATCH.search(text)
-    if not (is_mismatch or _NUMPY.search(text)):
+    is_numpy = _NUMPY.search(text) or (isinstance(error, TypeError) and _NUMPY_CALL.search(text))
+    if not (is_mismatch or is_numpy or is_mistake(text)):
         return None
     traceback = scenes(error.__traceback__)
     try:
-        return explain_mismatch(traceback, text) if is_mismatch else explain_numpy(traceback)
+        found = explain_mismatch(traceback, text) if is_mismatch else None
+        found = explain_numpy(traceback) if is_numpy else found
+        return found or explain_mistake(traceback, text)
     finally:
         forget_locals(traceback[-1].frame)  # of all frames, this one keeps running
 

@@ -16,12 +16,14 @@ from anydevice.devices.placement import placement
 
 
 def explain_numpy(traceback: list[Scene]) -> str | None:
-    """For a GPU tensor that was to become a NumPy array."""
+    """For a GPU tensor that was to become a NumPy array, or that NumPy's functions were given."""
+    is_called = traceback[0].frame.f_globals.get("__name__", "").startswith("numpy.")
     for scene in users_of(traceback)[:1]:
         for side in operands(scene):
             if isinstance(side.value, torch.Tensor) and side.value.device.type != "cpu":
                 copied = f"{side.text}{'.detach()' if side.value.requires_grad else ''}.cpu()"
-                asked = scene.expression and ast.unparse(scene.expression).endswith(".numpy()")
+                text = ast.unparse(scene.expression) if scene.expression else ""
+                asked = text.endswith(".numpy()") or is_called
                 return (
                     f"{scene.place}: {side.text} is on {side.value.device}, and NumPy arrays live "
                     f"on the CPU.\n  Fix: {copied}{'.numpy()' if asked else ''}"

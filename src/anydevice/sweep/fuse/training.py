@@ -18,6 +18,7 @@ from anydevice.sweep.fuse.recorder import Recorder
 from anydevice.train.data.batches import Resident
 from anydevice.train.data.images import Standardised
 from anydevice.train.forward import Result
+from anydevice.train.health import announce_divergence, rates_of, speed_of
 from anydevice.train.metrics import Average, Measure, Share
 from anydevice.train.trial import Trial
 
@@ -56,6 +57,8 @@ class Together:
 
     def __init__(self, trials: Sequence[Trial]) -> None:
         self.trials = list(trials)
+        self.last: list[Tensor] = []  # the gradients of the last step
+        self.norms: Tensor | None = None  # theirs, where they are clipped
         self.names = [n for n, p in trials[0].network.named_parameters() if p.requires_grad]
         self._stack()
         self.begin_anew()
@@ -112,24 +115,32 @@ class Together:
             trial.sets.epoch = trial.epoch
             trial.network.train()
         self.optimizer.read_settings()
-        sums = Sums()
+        sums, samples = Sums(), 0
         for batch, dims in batches(self.trials, "train"):
             sums.add(*self.step(batch, dims))
+            samples += batch[0].size(0 if dims is None else 1)
+        trained = perf_counter() - begin
         records = [{"epoch": self.trials[0].epoch + 1, **each} for each in self._figures(sums)]
         if "val" in self.trials[0].sets.given:
             for record, figures in zip(records, self._figures(self._measured()), strict=True):
                 record |= {f"val_{name}": figure for name, figure in figures.items()}
         speed = {"seconds": perf_counter() - begin, "fused": len(self.trials)}
-        for trial, record in zip(self.trials, records, strict=True):
-            trial.job.step += sums.batches
+        norms = _norms(self.last) if self.norms is None else self.norms
+        for trial, record, norm in zip(self.trials, records, norms.tolist(), strict=True):
+            trial.job.step, trial.job.samples = trial.job.step + sums.batches, samples
+            announce_divergence(trial, record)
+            record |= {**rates_of(trial.optimizer), "grad_norm": norm, **speed_of(trial, trained)}
             trial.history.append({**record, **speed})
 
     def step(self, batch: Any, dims: int | None) -> Measured:
         """One step of all the optimizers, and what the metrics add up over how many."""
         gradients: list[Tensor]
+        self.last = []  # gone before the next backward pass
         gradients, *measured = self.recorder(self.weights, self.others, batch, dims)
         if (most := self.trials[0].options.clip_norm) is not None:
-            _clip(gradients, most)
+            self.norms = _norms(gradients)
+            _clip(gradients, most, self.norms)
+        self.last = gradients
         self.optimizer.step(gradients)
         return measured[0], measured[1]
 
@@ -204,10 +215,17 @@ def named_tensors(network: nn.Module) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def _clip(gradients: list[Tensor], most: float) -> None:
-    """What `torch.nn.utils.clip_grad_norm_` does, for each row separately."""
+def _norms(gradients: list[Tensor]) -> Tensor:
+    """The norm of each row's gradients."""
     lengths = torch.stack([torch.linalg.vector_norm(g.flatten(1), dim=1) for g in gradients])
-    scale = (most / (torch.linalg.vector_norm(lengths, dim=0) + 1e-6)).clamp(max=1.0)
+    norms: Tensor = torch.linalg.vector_norm(lengths, dim=0)
+    return norms
+
+
+@torch.no_grad()
+def _clip(gradients: list[Tensor], most: float, norms: Tensor) -> None:
+    """What `torch.nn.utils.clip_grad_norm_` does, for each row separately."""
+    scale = (most / (norms + 1e-6)).clamp(max=1.0)
     for gradient in gradients:
         gradient.mul_(scale.view(-1, *[1] * (gradient.dim() - 1)))
 

@@ -11,12 +11,12 @@ from typing import Any
 from anydevice.sweep.jsonable import strict
 from anydevice.sweep.ranking import badness, compared_by, more_is_better
 from anydevice.sweep.records.records import Damaged, Record, Sheet
+from anydevice.train.history import is_health
 
 CURVE_NUMBERS = 120_000  # of all curves together: under a megabyte of the page
 POINTS = (200, 100, 50, 25)  # of a curve; fewer where there are many
 TEXT = 200  # characters of a parameter's value
 ERRORS, ERROR_TEXT = 40, 6000  # different tracebacks, and characters of one
-NO_FIGURES = ("epoch", "seconds")  # in the record of an epoch
 
 
 def page_data(
@@ -42,7 +42,8 @@ def page_data(
 
 
 def _is_figure(name: str, epoch: dict[str, Any]) -> bool:
-    return name not in NO_FIGURES and isinstance(epoch[name], (int, float))
+    aside = name in ("epoch", "seconds") or ("grad_norm" in epoch and is_health(name))
+    return not aside and isinstance(epoch[name], (int, float))
 
 
 def _columns(

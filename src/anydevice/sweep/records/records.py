@@ -15,6 +15,7 @@ from typing import Any
 from anydevice.errors import UsageError
 from anydevice.files import locked, write_whole
 from anydevice.sweep.jsonable import is_number, lenient, strict
+from anydevice.train.history import is_health
 
 SWEEP_FORMAT, RUN_FORMAT = "anydevice sweep 2", "anydevice run 2"
 UNCHECKED = {SWEEP_FORMAT: "anydevice sweep 1", RUN_FORMAT: "anydevice run 1"}  # before checksums
@@ -74,8 +75,8 @@ class Record:
 
 def figures_in(epoch: Mapping[str, Any]) -> list[str]:
     """The names of what was measured in an epoch, without its number and its speed."""
-    others = ("epoch", "seconds", "samples_per_second", "skipped")
-    return [name for name, value in epoch.items() if name not in others and is_number(value)]
+    others = (name for name in epoch if not (name in ("epoch", "skipped") or is_health(name)))
+    return [name for name in others if is_number(epoch[name])]
 
 
 @dataclass(frozen=True)

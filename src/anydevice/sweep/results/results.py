@@ -24,6 +24,7 @@ from anydevice.sweep.records.claims import is_claimed
 from anydevice.sweep.records.records import SWEEP, Damaged, Record, read_all, read_sheet
 from anydevice.tables import Shown, Table, printable
 from anydevice.text import UNSET, duration_text
+from anydevice.train.history import is_health
 
 EPOCH_DURATION, RUN_DURATION = "epoch duration", "run duration"
 LEADING = ("loss", "accuracy")
@@ -150,6 +151,8 @@ class Results(Shown, Sequence[Record]):
             for record in self.records
             for epoch in (record.epochs if every_epoch else [_whole(record)])
         ]
+        if not every_epoch:  # how each training did stays out of what compares them
+            rows = [{n: value for n, value in row.items() if not self._is_aside(n)} for row in rows]
         return rows if sort is None else self._sorted(rows, sort)
 
     def table(self, sort: str | None = None, *, every_epoch: bool = False) -> Table:
@@ -201,11 +204,22 @@ class Results(Shown, Sequence[Record]):
 
     def _row(self, number: int, state: str | None, record: Record, epoch: Row) -> Row:
         row = {"run": number, **({"state": state} if state else {}), "epoch": epoch.get("epoch")}
-        row |= {name: epoch.get(name) for name in self.figures}
+        row |= {self._column(name): epoch.get(name) for name in self.figures}
         row[EPOCH_DURATION], row[RUN_DURATION] = epoch.get("seconds"), record.seconds
         for name in self.parameters:  # one with the name of a figure gets a column as well
             row[f"{name} (given)" if name in row else name] = record.parameters.get(name)
         return row
+
+    def _column(self, name: str) -> str:
+        """A rate that was given has its own name, and the one that a trial measured another."""
+        aside = name in self.parameters and self._is_aside(f"{name} (measured)")
+        return f"{name} (measured)" if aside else name
+
+    def _is_aside(self, column: str) -> bool:
+        """Whether a column is how a trial was doing, such as its learning rate."""
+        name = column.removesuffix(" (measured)")
+        measured = name in self.figures and (column != name or name not in self.parameters)
+        return measured and is_health(name) and "grad_norm" in self.figures
 
     def _states(self) -> dict[str, str]:
         """The states of runs, where not all are done; a run that no process has was interrupted."""

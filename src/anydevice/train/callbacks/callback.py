@@ -1,12 +1,43 @@
 """What happens around the training: a class with methods named after the loop's moments."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
+
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from anydevice.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from anydevice.train.trial import Trial
 
 MOMENTS = ("on_start", "on_start_epoch", "on_step", "on_end_epoch", "on_end")
+
+SCHEDULERS = (LRScheduler, ReduceLROnPlateau)  # each stands for a Schedule
+
+# What other libraries call these moments.
+ELSEWHERE = {
+    "on_train_start": "on_start",
+    "on_train_begin": "on_start",
+    "on_fit_start": "on_start",
+    "before_fit": "on_start",
+    "on_epoch_start": "on_start_epoch",
+    "on_epoch_begin": "on_start_epoch",
+    "on_train_epoch_start": "on_start_epoch",
+    "before_epoch": "on_start_epoch",
+    "on_batch_end": "on_step",
+    "on_train_batch_end": "on_step",
+    "on_step_end": "on_step",
+    "after_batch": "on_step",
+    "on_epoch_end": "on_end_epoch",
+    "on_train_epoch_end": "on_end_epoch",
+    "on_validation_end": "on_end_epoch",
+    "on_validation_epoch_end": "on_end_epoch",
+    "after_epoch": "on_end_epoch",
+    "on_train_end": "on_end",
+    "on_fit_end": "on_end",
+    "after_fit": "on_end",
+}
 
 # Callbacks of every trial of this process, such as the record of a sweep's run.
 everywhere: list[Any] = []
@@ -45,6 +76,55 @@ class Callback:
 
     def on_end(self, trial: "Trial") -> None:
         """After the last epoch, also of a run that was stopped or failed."""
+
+
+def checked(callbacks: Any) -> list[Any]:
+    """The callbacks as a list; a UsageError for what would never be called."""
+    if not isinstance(callbacks, (list, tuple)):
+        name = type(callbacks).__name__
+        raise UsageError(f"expected callbacks as a list, got one {name}: write callbacks=[…].")
+    for callback in callbacks:
+        _refuse_class_or_function(callback)
+        _refuse_strange_moments(callback)
+    return list(callbacks)
+
+
+def _refuse_class_or_function(callback: Any) -> None:
+    if isinstance(callback, type):
+        name = callback.__name__
+        raise UsageError(f"expected callbacks as objects, got the class {name}: write {name}(…).")
+    if inspect.isroutine(callback):
+        raise UsageError(
+            "expected callbacks as objects with methods such as on_end_epoch(trial), got the "
+            f"function {callback.__qualname__}: make it a method of a class, and give an object."
+        )
+
+
+def _refuse_strange_moments(callback: Any) -> None:
+    """A method that is named like a moment, and is none, would be ignored without a word."""
+    kind = type(callback).__name__
+    methods = [name for name in dir(type(callback)) if callable(getattr(type(callback), name))]
+    strange = [name for name in methods if name.startswith("on_") and name not in MOMENTS]
+    strange += [name for name in methods if name in ELSEWHERE and name not in strange]
+    for name in strange:
+        meant = ELSEWHERE.get(name) or did_you_mean(name, MOMENTS, "", alike=0.85)
+        if meant:
+            hint = meant if meant.startswith("did") else f"did you mean {meant}?"
+            raise UsageError(
+                f"expected callbacks with methods among {', '.join(MOMENTS)}, got {kind}.{name}, "
+                f"which is never called: {hint}"
+            )
+    if not (any(name in methods for name in MOMENTS) or isinstance(callback, SCHEDULERS)):
+        raise UsageError(
+            f"expected callbacks with a method among {', '.join(MOMENTS)}, got {_shown(callback)}, "
+            "which has none."
+        )
+
+
+def _shown(callback: Any) -> str:
+    """A plain value as it is written; of an object, its class."""
+    plain = callback is None or isinstance(callback, (str, int, float, dict, list, tuple))
+    return repr(callback) if plain else f"an object of {type(callback).__name__}"
 
 
 def reactions(callbacks: Sequence[Any], trial: "Trial") -> dict[str, Callable[[], None]]:

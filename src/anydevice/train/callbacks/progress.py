@@ -10,6 +10,7 @@ from rich.progress import Progress as Bar
 
 from anydevice.tables import show_text
 from anydevice.train.callbacks.callback import Callback
+from anydevice.train.history import is_health
 
 if TYPE_CHECKING:
     from anydevice.train.trial import Trial
@@ -65,8 +66,9 @@ class Progress(Callback):
 
 
 def line_of(record: dict[str, Any]) -> str:
-    """A record in one line: "epoch 1  loss 0.6931  seconds 1.2"."""
+    """A record's metrics in one line: "epoch 1  loss 0.6931  seconds 1.2"."""
     return "  ".join(
         f"{name} {figure:.4g}" if isinstance(figure, float) else f"{name} {figure}"
         for name, figure in record.items()
+        if name == "seconds" or not is_health(name)
     )

@@ -1,13 +1,13 @@
 """Learning rates that change while training, by any of PyTorch's schedulers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.optim.lr_scheduler import CyclicLR, OneCycleLR, ReduceLROnPlateau
 
 from anydevice.errors import UsageError
-from anydevice.train.callbacks.callback import Callback
+from anydevice.train.callbacks.callback import SCHEDULERS, Callback
 
 if TYPE_CHECKING:
     from anydevice.train.trial import Trial
@@ -67,3 +67,25 @@ class Schedule(Callback):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from there when the run starts."""
         self._state = state
+
+
+def scheduled(callbacks: Sequence[Any], optimizer: object) -> list[Any]:
+    """The callbacks, with a `Schedule` for each of PyTorch's schedulers.
+
+    A scheduler has to be made of the trial's own optimizer: of another it would change nothing.
+    """
+    return [
+        _schedule_of(each, optimizer) if isinstance(each, SCHEDULERS) else each
+        for each in callbacks
+    ]
+
+
+def _schedule_of(scheduler: Any, optimizer: object) -> Schedule:
+    if scheduler.optimizer is not optimizer:
+        name = type(scheduler).__name__
+        raise UsageError(
+            f"expected a scheduler of the trial's own optimizer, got {name} of another one: write "
+            f"Schedule(lambda optimizer: {name}(optimizer, …)), or give the trial that optimizer."
+        )
+    each = "step" if isinstance(scheduler, (OneCycleLR, CyclicLR)) else "epoch"
+    return Schedule(lambda _: scheduler, each=each)
