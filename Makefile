@@ -42,7 +42,8 @@ fuzz: .venv/installed
 	$(BIN)/python -m tests.train.fuzz --count 2000
 	$(BIN)/python -m tests.sweep.fuzz --count 2000
 
-# The virtual GPU against PyTorch's own databases, whole: about fifteen minutes on two cores.
+# The virtual GPU against PyTorch's own databases, whole, and 20,000 random programs: about twenty
+# minutes on two cores.
 conformance: .venv/installed
 	@failed=0; $(BIN)/python -m tests.conformance || failed=1; \
 	$(BIN)/python -m tests.conformance.recording || failed=1; \

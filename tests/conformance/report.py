@@ -40,6 +40,7 @@ ROWS = [
     Row("optim_db, five steps", ("optimizer",), 100),
     Row("autocast lists", ("autocast",), 99),
     Row("100 short programs", ("program",), 100),
+    Row("batches of 100 random programs", ("random",), 100),
 ]
 
 

@@ -12,7 +12,7 @@ from tests.conformance import __main__ as conformance
 # So few cases may come of the fast slice and no fewer: an empty run must not pass.
 AT_LEAST = {
     "forward": 110, "backward": 30, "inplace": 10, "out": 20, "errors": 15, "module": 9,
-    "optimizer": 3, "autocast": 15,
+    "optimizer": 3, "autocast": 15, "random": 2,
 }  # fmt: skip
 
 

@@ -39,6 +39,7 @@ def checks() -> dict[str, tuple[Callable[[], Any], Callable[..., Thunks]]]:
     torch.xpu.random._lazy_call = lambda *_, **__: None
 
     from tests.conformance import autocast, errors, gradients, modules, ops, optimizers, programs
+    from tests.conformance.random_programs import judging
 
     def on_ops(check: Callable[..., Thunks]) -> Callable[..., Thunks]:
         return lambda name, dtype, limit: check(ops.by_name()[name], getattr(torch, dtype), limit)
@@ -52,6 +53,7 @@ def checks() -> dict[str, tuple[Callable[[], Any], Callable[..., Thunks]]]:
     found["optimizer"] = (optimizers.cases, optimizers.optimizer)
     found["autocast"] = (autocast.cases, autocast.autocast)
     found["program"] = (programs.cases, programs.program)
+    found["random"] = (judging.batches, judging.batch)
     return found
 
 
