@@ -4,7 +4,6 @@ import gc
 import os
 import signal
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +41,11 @@ if os.environ.get("ANYDEVICE_PORTABLE") == "1":
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks what slow.txt names as slow; files with such tests come first, and no worker waits."""
-    slow = Counter[Path]()
+    """Marks what slow.txt names as slow."""
     for item in items:
         name = getattr(item, "originalname", item.name)
         if f"{os.path.relpath(item.path, TESTS)}::{name}" in SLOW:
             item.add_marker("slow")
-            slow[item.path] += 1
-    items.sort(key=lambda item: not slow[item.path])
 
 
 def pytest_collection_finish() -> None:
