@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import anydevice as ad
 from anydevice import UsageError
@@ -49,24 +48,22 @@ def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 CASES = {
-    "never steps": (START + "loss.backward()\n", "last at train.py:5, and never steps"),
-    "no gradients": (START, "which last used the GPU at train.py:4 and never steps"),
     "no GPU": ("print(1)\n", "train.py, which ended without any work on a GPU"),
     "branches on item()": (
-        START + STEPS + "    if loss.item() < 1:\n        break\n",
-        "got train.py:10, which branches on what it read from the GPU",
+        START + "if loss.item() < 1:\n    network.double()\n" + STEPS,
+        "got train.py:5, which branches on what it read from the GPU",
     ),
     "branches on a tensor": (
-        START + STEPS + "    assert torch.isfinite(loss)\n",
-        "got train.py:10, which branches on what it read from the GPU",
+        START + "if loss > 1:\n    loss = loss * 2\n" + STEPS,
+        "got train.py:5, which branches on what it read from the GPU",
     ),
     "branches on a sum of items": (
-        "total = 0.0\n" + START + STEPS + "    total += loss.item() / 2\n    while total: pass\n",
-        "got train.py:12, which branches",
+        START + "total = 0.0 + loss.item() / 2\nif total: network.double()\n" + STEPS,
+        "got train.py:6, which branches",
     ),
     "a size by value": (
-        START + "loss[None][loss[None] > 0]\n",
-        "train.py:5: a hollow GPU has shapes but no values, and aten::index needs them",
+        START + "torch.bincount(torch.randint(9, (3,), device='cuda'))\n" + STEPS,
+        "train.py:5: a hollow GPU has shapes but no values, and aten::bincount needs them",
     ),
     "a kernel in Triton": (START + "import triton\n", "got train.py:5, which needs code for a GPU"),
     "an op without a CUDA kernel": (
@@ -104,12 +101,12 @@ def test_is_refused_in_one_sentence_with_its_line(case: str, tmp_path: Path) -> 
 
 
 def test_a_refusal_is_exit_code_2_after_what_the_program_said(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("print('hello')\n" + START)
+    (tmp_path / "train.py").write_text("print('hello')\n")
     done = command(tmp_path, "--json", "train.py")
     assert (done.returncode, done.stdout) == (2, "")
     hello, sentence = done.stderr.splitlines()
     assert hello == "hello"
-    assert sentence.startswith("anydevice: expected a program that steps an optimizer")
+    assert sentence.startswith("anydevice: expected a program that trains or runs a network")
 
 
 def test_a_batch_argument_that_the_program_does_not_know(tmp_path: Path) -> None:
@@ -163,15 +160,15 @@ def test_what_is_read_may_be_printed_and_computed_with(read: str, tmp_path: Path
 
 
 def test_branches_may_be_taken_for_zero(tmp_path: Path) -> None:
-    program = START + STEPS + "    if loss.item() > 1:\n        break\n"
+    program = START + "if loss.item() > 1:\n    network.double()\n" + STEPS
     assert planned(tmp_path, program, assume_zeros=True).fits
 
 
 def test_a_function_is_refused_with_the_same_errors() -> None:
     def without_steps() -> None:
-        torch.ones(3, device="cuda").sum()
+        print("no GPU")
 
-    with pytest.raises(UsageError, match=r"got without_steps, which last used the GPU at test_ref"):
+    with pytest.raises(UsageError, match=r"got without_steps, which ended without any work on"):
         ad.plan(without_steps)  # type: ignore[operator]
     with pytest.raises(UsageError, match="expected a parameter of without_steps as batch_arg"):
         ad.plan(without_steps, batch_arg="batch")  # type: ignore[operator]

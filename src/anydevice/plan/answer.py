@@ -18,6 +18,7 @@ from anydevice.plan.batch import Largest
 from anydevice.plan.hollow import workspaces
 from anydevice.plan.hollow.blocks import ACTIVATIONS, CATEGORIES, WORKSPACE, Peak, peak
 from anydevice.plan.hollow.run import HollowRun
+from anydevice.plan.hollow.steps import WHOLE
 from anydevice.plan.remedies.search import Remedies
 from anydevice.plan.time.predict import Prediction
 from anydevice.tables import Shown, Table
@@ -94,8 +95,9 @@ class Plan(Shown):
         figures = ["memory", "tensors", "device"]
         figures += ["largest batch"] * searched + ["step", "samples/s"] * timed
         table = Table(("GPU", "fits", *figures), right=figures)
-        steps = self.verdicts[0].run.steps
-        table.title = f"{self.program}: the first {f'{steps} steps' if steps > 1 else 'step'}"
+        run = self.verdicts[0].run
+        counted = f"the first {run.counted if run.steps > 1 else run.unit}"
+        table.title = f"{self.program}: {'all of it' if run.unit == WHOLE else counted}"
         for verdict in self.verdicts:
             run = verdict.run
             sizes = (run.card.memory, run.tensors, run.device_bytes)
@@ -145,8 +147,8 @@ class Plan(Shown):
         sentences = [_margin(verdict.run) for verdict in self.verdicts]
         sentences += [f"{v.run.gpu}: {v.time.sentence()}" for v in self.verdicts if v.time]
         if (run := self.verdicts[0].run).steps < run.wanted:
-            sentences.append(f"The program ended after {run.steps} of {run.wanted} steps.")
-        return sentences
+            sentences.append(f"The program ended after {run.steps} of {run.wanted} {run.units}.")
+        return sentences + list(dict.fromkeys(note for v in self.verdicts for note in v.run.notes))
 
     def _notes(self) -> list[str]:
         sources = dict(SOURCES)
@@ -234,6 +236,8 @@ class Verdict:
             "at_the_peak_bytes": self.holding(),
             "activations_by_module_bytes": self.activations(),
             "steps": run.steps,
+            "unit": run.unit,
+            "notes": run.notes,
             "samples": run.samples,
             "largest_batch": None
             if self.largest is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -28,6 +29,10 @@ Options:
   --steps N         run N optimizer steps; 3 by default
   --batch-arg NAME  the program's option for its batch size, such as --batch-size
                     or batch=; the largest batch that fits is found too
+  --inference       count forward passes; a program that never computes
+                    gradients is recognised without it
+  --assume-true X   the share of true values in masks, on which the size of x[mask]
+                    and nonzero depends; 0.5 by default
   --assume-zeros    where the program branches on a value that it reads from the
                     GPU, take the branch for zero
   --context SIZE    the CUDA context's size, such as 500MiB, if it was measured: what
@@ -47,8 +52,11 @@ Options:
 Exit codes: 0 it surely fits each of these GPUs, 1 it does not or may not, 2 it
 could not be planned.
 """
-VALUES = ("--gpu", "--steps", "--batch-arg", "--context", "--cuda", "--report", "--snapshot")
-FLAGS = ("--json", "--assume-zeros", "--calibrate", "--rates")
+VALUES = (
+    *("--gpu", "--steps", "--batch-arg", "--assume-true", "--context", "--cuda"),
+    *("--report", "--snapshot"),
+)
+FLAGS = ("--json", "--assume-zeros", "--inference", "--calibrate", "--rates")
 
 
 @dataclass
@@ -59,6 +67,8 @@ class Options:
     steps: int = 3
     batch_arg: str | None = None
     assume_zeros: bool = False
+    assume_true: float = 0.5
+    inference: bool = False
     json: bool = False
     context: str | None = None
     cuda: str | None = None
@@ -94,6 +104,8 @@ def main(arguments: list[str]) -> NoReturn:
             assume_zeros=options.assume_zeros,
             context=options.context,
             cuda=options.cuda,
+            assume_true=options.assume_true,
+            inference=options.inference,
         )
     except CannotPlanError as error:
         sys.stderr.write(error.details)
@@ -174,7 +186,16 @@ def _set(options: Options, option: str, value: str) -> None:
         options.batch_arg = value.removesuffix("=")
     elif option in ("--report", "--snapshot", "--context", "--cuda"):
         setattr(options, option.removeprefix("--"), value)
+    elif option == "--assume-true":
+        options.assume_true = _share(value)
     elif value.isascii() and value.isdecimal() and int(value) > 0:
         options.steps = int(value)
     else:
         raise UsageError(f"expected a number of steps after --steps, got {value!r}.")
+
+
+def _share(value: str) -> float:
+    with suppress(ValueError):
+        if 0 <= float(value) <= 1:
+            return float(value)
+    raise UsageError(f"expected a share from 0 to 1 after --assume-true, got {value!r}.")

@@ -10,6 +10,7 @@ from anydevice.plan.answer import Plan, Verdict
 from anydevice.plan.batch import largest_batch
 from anydevice.plan.context import Context, context_size, cuda_version
 from anydevice.plan.hollow.gpus import HollowGPUs
+from anydevice.plan.hollow.sizes import SHARE
 from anydevice.plan.remedies.search import try_remedies
 from anydevice.plan.subjects import subject_of
 from anydevice.train.trial import Trial
@@ -23,6 +24,8 @@ def plan(
     batch_arg: str | None = None,
     batch: int | None = None,
     assume_zeros: bool = False,
+    assume_true: float = SHARE,
+    inference: bool = False,
     remedies: bool | None = None,
     cards: int = 2,
     context: int | str | None = None,
@@ -42,7 +45,12 @@ def plan(
             data comes without batches. The largest batch that fits is found too.
         batch: The batch size to begin with; by default the function's or the Trial's own.
         assume_zeros: Where the function branches on a value that it reads from the GPU, take the
-            branch for zero. Otherwise such a branch is an error.
+            branch for zero. Otherwise such a branch is not taken, and an error before the end of
+            the first step.
+        assume_true: The share of true values in a mask, on which the size of `x[mask]` and
+            `nonzero` depends.
+        inference: Count forward passes as steps. A function that never computes gradients is
+            recognised without it.
         remedies: Whether to try what would make a Trial need less memory: mixed precision,
             checkpointing, several GPUs and others. By default, where it does not fit.
         cards: How many GPUs those tries may use together.
@@ -57,7 +65,8 @@ def plan(
 
     Raises:
         UsageError: If an argument makes no sense, or if the function cannot be planned: it failed,
-            it never stepped an optimizer, it needs code for real GPUs, or it branched on a value.
+            it did not use the GPU, it needs code for real GPUs, or it branched on a value before
+            its first step was complete.
 
     Example:
         >>> answer = ad.plan(train, ["t4", "a100-80gb"], batch_arg="batch")  # doctest: +SKIP
@@ -67,6 +76,8 @@ def plan(
     kinds = list(dict.fromkeys(card(gpu).kind for gpu in _listed(gpus)))
     if steps < 1 or not kinds:
         raise UsageError(f"expected at least one step and one GPU, got {steps} and {kinds}.")
+    if not 0 <= assume_true <= 1:
+        raise UsageError(f"expected a share from 0 to 1 as assume_true, got {assume_true}.")
     subject = subject_of(function, batch_arg, batch)
     verdicts = []
     version = cuda_version(cuda) if cuda else None
@@ -74,7 +85,14 @@ def plan(
         taken = Context.of(card(kind), version)
         if context is not None:
             taken = Context.exactly(context_size(context))
-        hollow = HollowGPUs(kind, steps=steps, assume_zeros=assume_zeros, context=taken)
+        hollow = HollowGPUs(
+            kind,
+            steps=steps,
+            assume_zeros=assume_zeros,
+            assume_true=assume_true,
+            inference=inference,
+            context=taken,
+        )
         run = hollow.run(subject, subject.name)
         verdict = Verdict(run, time=run.predicted(run.samples))
         if batch_arg is not None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from anydevice.errors import UsageError
 from anydevice.frames import line_of
+from anydevice.plan.hollow.steps import Steps
 
 # Packages that contain code for GPUs.
 FOR_GPUS = (
@@ -67,6 +68,17 @@ def explained(error: BaseException, name: str) -> CannotPlanError:
     )
 
 
+def failed_later(error: BaseException, name: str, steps: Steps) -> str:
+    """A note for a program that failed after complete steps."""
+    where = line_of(error) or name
+    count = f"{len(steps.ends)} {steps.unit}{'s' * (len(steps.ends) > 1)}"
+    if isinstance(error, SystemExit):
+        how = f"ended at {where} with exit code {error.code}"
+    else:
+        how = f"failed at {where}, after {count}, with {type(error).__name__}: {_first_line(error)}"
+    return f"The program {how}. The answer is for what it did until then."
+
+
 def without_steps(name: str, last_line: str, backward: bool) -> CannotPlanError:
     """The error for a program that ended before an optimizer's step."""
     if not last_line:
@@ -76,8 +88,8 @@ def without_steps(name: str, last_line: str, backward: bool) -> CannotPlanError:
     else:
         got = f"{name}, which last used the GPU at {last_line} and never steps"
     return CannotPlanError(
-        f"expected a program that steps an optimizer of torch.optim, got {got}: a plan predicts "
-        "what such a step takes."
+        f"expected a program that trains or runs a network on a GPU, got {got}: a plan predicts "
+        "what a step takes."
     )
 
 

@@ -12,6 +12,7 @@ from anydevice.plan.context import Context
 from anydevice.plan.hollow.failures import DoesNotFitError
 from anydevice.plan.hollow.isolated import isolated
 from anydevice.plan.hollow.run import AMPLE, HollowRun, hollow_run
+from anydevice.plan.hollow.sizes import SHARE
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class HollowGPUs:
     steps: int = 3
     assume_zeros: bool = False
     context: Context | None = None  # by default, as the card and the newest CUDA have it
+    assume_true: float = SHARE
+    inference: bool = False
 
     def run(self, program: Callable[[], object], name: str) -> HollowRun:
         """What the program's steps take, even where that is more than these GPUs have.
@@ -66,6 +69,8 @@ class HollowGPUs:
                 memory=room + self._context.value,
                 context=self._context,
                 assume_zeros=self.assume_zeros,
+                assume_true=self.assume_true,
+                inference=self.inference,
                 name=name,
                 brief=brief,
             )

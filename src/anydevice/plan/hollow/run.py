@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import torch
 
 from anydevice.devices.catalogue import Card, card
+from anydevice.errors import UsageError
 from anydevice.plan.context import Context
 from anydevice.plan.hollow.blocks import WORKSPACE, Block, peak
+from anydevice.plan.hollow.compiled import COMPILED
 from anydevice.plan.hollow.failures import (
     CannotPlanError,
     DoesNotFitError,
     explained,
+    failed_later,
     on_the_host,
     without_steps,
 )
 from anydevice.plan.hollow.sandbox.checkpoints import sparse
-from anydevice.plan.hollow.values import branches_refused
+from anydevice.plan.hollow.sizes import SHARE, AssumedSizes
+from anydevice.plan.hollow.steps import FORWARD, STEP, UPDATE, WHOLE
+from anydevice.plan.hollow.values import Branches, reads_answered
 from anydevice.plan.hollow.watch import Enough, StepWatch
 from anydevice.plan.time.predict import Prediction, predict
 from anydevice.plan.time.work import Work
@@ -51,6 +55,8 @@ class HollowRun:
     cudnn: int
     blocks: list[Block] = field(repr=False)
     step_marks: list[int]
+    unit: str = STEP  # what the steps are: Note [What is a step]
+    notes: list[str] = field(default_factory=list)  # what was assumed, as sentences
     kinds: dict[str, str] = field(default_factory=dict, repr=False)  # the class of each module
     work: Work | None = field(default=None, repr=False)  # of the last step
     verdict: str = "yes"  # whether it fits: "maybe", if that depends on the context's size; "no"
@@ -64,6 +70,16 @@ class HollowRun:
     def card(self) -> Card:
         """The GPU's entry in the catalogue."""
         return card(self.gpu)
+
+    @property
+    def units(self) -> str:
+        """`steps`, or `backward passes`."""
+        return f"{self.unit}es" if self.unit.endswith("s") else f"{self.unit}s"
+
+    @property
+    def counted(self) -> str:
+        """`3 steps`, or `1 forward pass`."""
+        return f"{self.steps} {self.units if self.steps > 1 else self.unit}"
 
     @property
     def device_bytes(self) -> int:
@@ -99,10 +115,12 @@ def hollow_run(
     memory: int | None = None,
     context: Context | None = None,
     assume_zeros: bool = False,
+    assume_true: float = SHARE,
+    inference: bool = False,
     name: str = "the program",
     brief: bool = False,
 ) -> HollowRun:
-    """Calls the function on a hollow GPU until `steps` steps of an optimizer are done.
+    """Calls the function on a hollow GPU until `steps` steps are done.
 
     >>> hollow_run(train, "t4").device_bytes  # doctest: +SKIP
 
@@ -111,7 +129,9 @@ def hollow_run(
     """
     kind = card(gpu)
     taken = context or Context.of(kind)
-    running = _Running(function, kind, gpus, steps, taken, assume_zeros, name, brief)
+    running = _Running(function, kind, gpus, steps, taken, name, brief)
+    running.assume_zeros, running.assume_true = assume_zeros, assume_true
+    running.inference = inference
     try:
         return running.on(kind.memory if memory is None else memory)
     except torch.OutOfMemoryError as error:
@@ -125,17 +145,25 @@ class _Running:
     gpus: int
     steps: int
     context: Context
-    assume_zeros: bool
     name: str
     brief: bool
+    assume_zeros: bool = False
+    assume_true: float = SHARE
+    inference: bool = False
 
     def on(self, memory: int) -> HollowRun:
         """Runs on a card with this memory; OutOfMemoryError if that is ever too little."""
         with virtual_gpus(self.gpus, self.card.kind, hollow=True):
             for device in range(self.gpus):
                 core.library().anydevice_memory_set_capacity(device, memory, self.context.value)
-            watch = StepWatch(self.card, self.steps, timed=not self.brief)
-            self._run(watch)
+            watch = StepWatch(
+                self.card,
+                self.steps,
+                timed=not self.brief,
+                inference=self.inference,
+                sizes=AssumedSizes(self.assume_true),
+            )
+            notes = self._run(watch)
             stats = [torch.cuda.memory_stats(device) for device in range(self.gpus)]
             if _refusals(self.gpus) > watch.refused:
                 raise torch.OutOfMemoryError  # the program caught it
@@ -155,6 +183,8 @@ class _Running:
             cudnn=watch.cudnn,
             blocks=[] if self.brief else watch.ledger.blocks,
             step_marks=watch.step_marks,
+            unit=watch.steps.unit,
+            notes=notes,
             kinds=watch.kinds,
             work=watch.work,
         )
@@ -162,21 +192,66 @@ class _Running:
             check_rounding(run)
         return run
 
-    def _run(self, watch: StepWatch) -> None:
-        values = nullcontext() if self.assume_zeros else branches_refused()
+    def _run(self, watch: StepWatch) -> list[str]:
+        """Runs the program to the end of its steps; returns what was assumed."""
+        branches = Branches(lambda: watch.steps.has_stepped, self.assume_zeros)
+        notes = []
         try:
-            with watch.watching(), sparse(), values:
+            with watch.watching(), sparse(), reads_answered(branches, watch.sizes.known):
                 self.function()
         except (Enough, KeyboardInterrupt, torch.OutOfMemoryError) as end:
             if not isinstance(end, Enough):
                 raise
         except BaseException as error:
-            if not watch.step_marks or not isinstance(error, SystemExit):
+            watch.steps.end()
+            if not self._has_answer(watch, error):
                 raise explained(error, self.name) from error
+            if not isinstance(error, SystemExit) or error.code:
+                notes.append(failed_later(error, self.name, watch.steps))
+        watch.steps.end()
         if watch.on_host:
             raise on_the_host(watch.on_host)
-        if not watch.step_marks:
+        if not watch.steps.ends:
             raise without_steps(self.name, watch.last_line, watch.backward)
+        return notes + self._assumed(watch, branches)
+
+    def _has_answer(self, watch: StepWatch, error: BaseException) -> bool:
+        """Whether what came before the program's failure is an answer."""
+        if isinstance(error, SystemExit) and not error.code:
+            return bool(watch.steps.ends)
+        trained = watch.steps.marks[STEP] or watch.steps.marks[UPDATE]
+        passed = watch.steps.marks[FORWARD] and not watch.steps.trains
+        return bool(trained or passed) and not isinstance(error, UsageError)
+
+    def _assumed(self, watch: StepWatch, branches: Branches) -> list[str]:
+        """Sentences about what the answer takes for granted."""
+        notes = list(watch.sizes.notes)
+        if watch.steps.unit not in (STEP, UPDATE) and not watch.steps.inference:
+            what = {FORWARD: "its forward passes", WHOLE: "all of it"}
+            unit = what.get(watch.steps.unit, "its backward passes")
+            notes.append(f"The program steps no optimizer, so the answer is for {unit}.")
+        if branches.checks:
+            notes.append(f"Assumed: the checks of values at {_listed(branches.checks)} pass.")
+        if branches.undecided:
+            notes.append(
+                f"Assumed: no branch is taken at {_listed(branches.undecided)}, which depends on "
+                "what was read from the GPU, and a hollow GPU has no values; --assume-zeros takes "
+                "each as for zero."
+            )
+        if watch.compiled.used:
+            notes.append(COMPILED)
+        if watch.emulated:
+            notes.append(
+                f"bf16: the {self.card.name} has no bf16 units, so its products run at the rate of "
+                "float32 or slower; fp16 is what it has."
+            )
+        return notes
+
+
+def _listed(lines: Iterable[str]) -> str:
+    """`train.py:10 and train.py:12`."""
+    *most, last = lines
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def check_rounding(run: HollowRun) -> None:

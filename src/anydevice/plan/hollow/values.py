@@ -1,13 +1,15 @@
-"""Values that a program reads from a hollow GPU, and an error where it branches on one."""
+"""Values that a program reads from a hollow GPU, and what follows where it branches on one."""
 
 from __future__ import annotations
 
-import dis
+import math
+import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import cache
-from types import CodeType, FrameType
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import wraps
+from types import FrameType
 from typing import Any
 from unittest.mock import patch
 
@@ -15,125 +17,231 @@ import torch
 
 from anydevice.errors import UsageError
 from anydevice.frames import is_own, line_text
+from anydevice.plan.hollow.branches import PATIENCE, Branch, branch_at
+from anydevice.plan.hollow.known import KnownValues
 
 # Note [How a hollow GPU answers reads]
-# A hollow GPU has no values, so `tensor.item()`, `bool(tensor)` and the like read zero. A program
-# may print that and compute with it. But if one of its lines branches on it, a real GPU might take
-# the other branch, and the plan would predict a run that never happens. So such a branch is an
-# error:
+# What a program reads from a hollow GPU is one of three:
 #
-# - `item()` returns a ReadFloat, ReadInt or ReadBool, which behave as float, int and bool.
-#   Arithmetic and comparisons on them give such numbers again, so that `total += loss.item()` stays
-#   marked.
-# - Python asks for the truth of a value by `__bool__`, for a branch (`if`, `while`, `and`,
-#   `assert`) as well as for `bool(x)`. `_look` distinguishes them by the bytecode: whether the
-#   instruction that the caller is at is a conditional jump.
-# - Only the user's own lines count. PyTorch and other libraries branch on values too, in schedulers
-#   and gradient clipping for example, where zero takes the usual branch.
-# - Branched is a BaseException, so that `except Exception` in the program lets it pass.
+# - Some values are known (Note [Known and assumed values] in known.py), such as whole numbers that
+#   the host put there. They are read as they are, and a branch on one is an ordinary branch.
+# - Any other number is unknown. `item()`, `tolist()` and the like return an UnknownFloat,
+#   UnknownInt or UnknownBool. These are a float and an int of zero for all who look inside, such
+#   as C code. They print as "?". Arithmetic, comparisons and the functions of `math` give unknown
+#   numbers again, and never fail: `1 / loss.item()` is unknown, not a division by zero. So a number
+#   that is read to be printed, logged or summed is never a reason to refuse.
+# - Python asks for the truth of an unknown value by `__bool__`, for a branch (`if`, `while`, `and`,
+#   `assert`) as well as for `bool(x)`. If the instruction that the caller is at is a conditional
+#   jump, the program's next steps depend on what nobody knows. `Branches.truth` decides.
+#
+# It decides by the code (Note [A branch on an unknown value] in branches.py). What stays undecided
+# is skipped, and the answer says so with the line, if a step was complete: by then it is known what
+# a step takes. Before that, in the user's own lines, it is an error, since the plan might predict a
+# run that never happens. Libraries branch on values, too, in schedulers and gradient clipping for
+# example, where zero takes the usual branch. A Branched is a BaseException, so that
+# `except Exception` in the program lets it pass.
+#
+# What is copied to the host (`.cpu()`, `.numpy()`) and `float(tensor)`, which Python makes a plain
+# float, is zero and not marked.
 
 ARITHMETIC = (
     *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"),
     *("radd", "rsub", "rmul", "rtruediv", "rfloordiv", "rmod", "rpow"),
 )
-ALONE = ("neg", "pos", "abs")
+ALONE = ("neg", "pos", "abs", "round", "floor", "ceil", "trunc")
 COMPARED = ("lt", "le", "gt", "ge", "eq", "ne")
+OF_MATH = (
+    *("log", "log2", "log10", "log1p", "exp", "expm1", "sqrt", "pow", "fmod", "fabs", "floor"),
+    *("ceil", "trunc", "sin", "cos", "tan", "tanh", "atan", "isnan", "isinf", "isfinite"),
+)
 
 
-class ReadFloat(float):
+class Unknown:
     """A number that was read from a hollow GPU, or computed from one."""
 
-    def __bool__(self) -> bool:
-        _look(sys._getframe(1))
-        return float.__bool__(self)
-
-
-class ReadInt(int):
-    """A whole number, or a truth value, that was read from a hollow GPU."""
+    __slots__ = ()
 
     def __bool__(self) -> bool:
-        _look(sys._getframe(1))
-        return int.__bool__(self)
-
-
-class ReadBool(ReadInt):
-    """The result of a comparison of such a number."""
+        return _asked(sys._getframe(1), False)
 
     def __repr__(self) -> str:
-        return repr(int.__bool__(self))
+        return "?"
 
     __str__ = __repr__
 
-
-def read(value: Any) -> Any:
-    """The value, in a type that notices when a program branches on it."""
-    if isinstance(value, bool):
-        return ReadBool(value)
-    if isinstance(value, int):
-        return ReadInt(value)
-    return ReadFloat(value) if isinstance(value, float) else value
+    def __format__(self, specification: str) -> str:
+        width = re.match(r"(?:.?[<>=^])?[-+ ]?z?#?0?(\d*)", specification)
+        return "?".rjust(int(width[1] or 0) if width else 0)
 
 
-def _through(kind: type, name: str, wrap: Callable[[Any], Any]) -> Any:
-    plain = getattr(kind, f"__{name}__")
+class UnknownFloat(Unknown, float):
+    """A float, which is zero for all who look inside."""
 
-    def method(self: Any, *others: Any) -> Any:
-        result = plain(self, *others)
-        return result if result is NotImplemented else wrap(result)
+
+class UnknownInt(Unknown, int):
+    """A whole number, which is zero for all who look inside."""
+
+
+class UnknownBool(UnknownInt):
+    """A truth value."""
+
+
+def unknown(like: Any) -> Any:
+    """An unknown number of the same type; what is no number stays as it is."""
+    if isinstance(like, bool):
+        return UnknownBool(0)
+    if isinstance(like, int):
+        return UnknownInt(0)
+    return UnknownFloat(0.0) if isinstance(like, float) else like
+
+
+def _through(plain: Callable[..., Any], otherwise: Any) -> Any:
+    @wraps(plain)
+    def method(*numbers: Any) -> Any:
+        try:
+            result = plain(*numbers)
+        except (ArithmeticError, ValueError):
+            return unknown(otherwise)
+        return result if result is NotImplemented else unknown(result)
 
     return method
 
 
-for _kind, _plain in ((ReadFloat, float), (ReadInt, int)):
+for _kind, _plain in ((UnknownFloat, float), (UnknownInt, int)):
     for _name in (*ARITHMETIC, *ALONE, *COMPARED):
-        setattr(_kind, f"__{_name}__", _through(_plain, _name, read))
+        _method = getattr(_plain, f"__{_name}__")
+        setattr(_kind, f"__{_name}__", _through(_method, 0.0 if _plain is float else 0))
     _kind.__hash__ = _plain.__hash__  # type: ignore[method-assign]
 
 
-def _look(frame: FrameType | None) -> None:
-    if frame and is_own(frame.f_code.co_filename) and frame.f_lasti in _branches(frame.f_code):
-        raise Branched(line_text(frame.f_code.co_filename, frame.f_lineno))
-
-
-@cache
-def _branches(code: CodeType) -> frozenset[int]:
-    """The offsets of a function's branches: `if`, `while`, `and`, `assert`."""
-    return frozenset(step.offset for step in dis.get_instructions(code) if _forks(step))
-
-
-def _forks(step: dis.Instruction) -> bool:
-    jumps = "JUMP" in step.opname and "_IF_" in step.opname
-    asks = step.opname in ("TO_BOOL", "UNARY_NOT")  # from Python 3.13 on, just before a jump
-    return jumps or asks or (step.opname == "COMPARE_OP" and step.argrepr.startswith("bool("))
+# ---- branches ----
 
 
 class Branched(BaseException):
     """A program branches on a value that a hollow GPU does not have."""
 
 
+@dataclass
+class Branches:
+    """The branches on unknown values, and which way each of them goes."""
+
+    has_stepped: Callable[[], bool] = lambda: False
+    zeros: bool = False  # take the user's own branches for zero
+    undecided: dict[str, None] = field(default_factory=dict)  # lines, in order
+    checks: dict[str, None] = field(default_factory=dict)
+    _asked: dict[tuple[Any, int], int] = field(default_factory=dict)
+
+    def truth(self, frame: FrameType, zero: bool, *, likely: bool = False) -> bool:
+        """The truth for the code that runs in this frame.
+
+        Args:
+            frame: What asks.
+            zero: What it is for zero.
+            likely: Whether it is true for most values.
+        """
+        code = frame.f_code
+        own = is_own(code.co_filename)
+        branch = branch_at(code, frame.f_lasti)
+        if branch is None:
+            return zero
+        line = line_text(code.co_filename, frame.f_lineno)
+        if branch.check is not None:
+            if own:
+                self.checks[line] = None
+            return branch.check
+        if own and self.zeros:
+            return zero
+        if branch.loops is not None:
+            return branch.loops == self._goes_on(branch, PATIENCE if own else 2)
+        if likely or not own:
+            return likely or zero
+        if not branch.only_reports:
+            if not branch.guards and not self.has_stepped():
+                raise Branched(line)
+            self.undecided[line] = None
+        return branch.skips
+
+    def _goes_on(self, branch: Branch, patience: int) -> bool:
+        key = branch.code, branch.at
+        self._asked[key] = self._asked.get(key, 0) + 1
+        return self._asked[key] % patience != 0
+
+
+_deciding: list[Branches] = []
+
+
+def _asked(frame: FrameType, zero: bool) -> bool:
+    return _deciding[-1].truth(frame, zero) if _deciding else zero
+
+
 @contextmanager
-def branches_refused() -> Iterator[None]:
-    """Inside the block, a branch of the user's code on a value from the GPU is an error."""
+def reads_answered(branches: Branches, known: KnownValues) -> Iterator[None]:
+    """Inside the block, what is read from a GPU is known or Unknown."""
     tensor: Any = torch.Tensor
-    item, truth = tensor.item, tensor.__bool__
+    item, truth, tolist = tensor.item, tensor.__bool__, tensor.tolist
+
+    def values_of(self: torch.Tensor) -> torch.Tensor | None:
+        with torch._C._DisableTorchDispatch():
+            return known.of(self) if self.is_cuda else self
 
     def reading_item(self: torch.Tensor) -> Any:
-        return read(item(self)) if self.is_cuda else item(self)
+        read, values = item(self), values_of(self)
+        return unknown(read) if values is None else item(values)
+
+    def reading_list(self: torch.Tensor) -> Any:
+        read, values = tolist(self), values_of(self)
+        return _each(read) if values is None else tolist(values)
 
     def reading_truth(self: torch.Tensor) -> bool:
-        if self.is_cuda:
-            _look(sys._getframe(1))
-        return bool(truth(self))
+        read, values = bool(truth(self)), values_of(self)
+        if values is not None:
+            return bool(truth(values))
+        return branches.truth(sys._getframe(1), read, likely=known.likely(self))
 
-    with (
-        patch.object(tensor, "item", reading_item),
-        patch.object(tensor, "__bool__", reading_truth),
-    ):
+    def as_known(plain: Callable[..., Any]) -> Callable[..., Any]:
+        def reading(self: torch.Tensor) -> Any:
+            read, values = plain(self), values_of(self)
+            return read if values is None else plain(values)
+
+        return reading
+
+    with ExitStack() as stack:
+        for name, reading in (("item", reading_item), ("tolist", reading_list)):
+            stack.enter_context(patch.object(tensor, name, reading))
+        stack.enter_context(patch.object(tensor, "__bool__", reading_truth))
+        for name in ("__int__", "__index__", "__float__"):
+            stack.enter_context(patch.object(tensor, name, as_known(getattr(tensor, name))))
+        for name in OF_MATH:
+            stack.enter_context(patch.object(math, name, _of_unknown(getattr(math, name))))
+        _deciding.append(branches)
+        stack.callback(_deciding.remove, branches)
         try:
             yield
         except Branched as branched:
             raise UsageError(
-                f"expected a program whose steps do not depend on values, got {branched}, which "
-                "branches on what it read from the GPU, and a hollow GPU has no values: use "
+                f"expected a program whose first step does not depend on values, got {branched}, "
+                "which branches on what it read from the GPU, and a hollow GPU has no values: use "
                 "--assume-zeros (assume_zeros=True) if the branch for zero is the usual one."
             ) from None
+
+
+def _each(nested: Any) -> Any:
+    return [_each(part) for part in nested] if isinstance(nested, list) else unknown(nested)
+
+
+def _of_unknown(function: Callable[..., Any]) -> Any:
+    """A function of `math`, which gives an unknown number for one; such numbers are finite."""
+    finite = {"isnan": False, "isinf": False, "isfinite": True}.get(function.__name__)
+
+    @wraps(function)
+    def of_numbers(*numbers: Any) -> Any:
+        if not any(isinstance(number, Unknown) for number in numbers):
+            return function(*numbers)
+        if finite is not None:
+            return finite
+        try:
+            return unknown(function(*numbers))
+        except (ArithmeticError, ValueError):
+            return UnknownFloat(0.0)
+
+    return of_numbers

@@ -7,12 +7,15 @@ import threading
 from bisect import bisect
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import wraps
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
+from torch._ops import HigherOrderOperator
 from torch.nn.modules import module as modules
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
@@ -24,9 +27,12 @@ from anydevice.devices.catalogue import Card
 from anydevice.frames import own_line
 from anydevice.plan.hollow import blocks, workspaces
 from anydevice.plan.hollow.blocks import Ledger
+from anydevice.plan.hollow.compiled import Compiled
+from anydevice.plan.hollow.sizes import AssumedSizes
+from anydevice.plan.hollow.steps import BACKWARD, FORWARD, STEP, Steps
 from anydevice.plan.time.recorder import WorkRecorder, in_backward
 from anydevice.plan.time.work import Work
-from anydevice.virtual.events import listening
+from anydevice.virtual.events import Event, listening
 
 # Note [What a block is for]
 # The allocator reports each block when it is taken (blocks.Ledger), and asks `_birth` what it is
@@ -54,50 +60,77 @@ class Enough(BaseException):
 
 
 class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Watches until `steps` optimizer steps are done, and raises Enough."""
+    """Watches until enough steps are done (Note [What is a step]), and raises Enough."""
 
-    def __init__(self, card: Card, steps: int, *, timed: bool = True) -> None:
+    supports_higher_order_operators = True
+
+    def __init__(
+        self,
+        card: Card,
+        steps: int,
+        *,
+        timed: bool = True,
+        inference: bool = False,
+        sizes: AssumedSizes | None = None,
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.card = card
-        self.recorder = WorkRecorder() if timed else None  # from the second step on
-        self.steps = steps
+        self.recorder = WorkRecorder() if timed else None
+        self.steps = Steps(steps, self._here, inference)
         self.ledger = Ledger(self._birth)
-        self.step_marks: list[int] = []
+        self.sizes = sizes or AssumedSizes()
+        self.compiled = Compiled()
         self.samples: int | None = None  # in the first batch that a network was given
         self.refused = 0  # workspaces that a full GPU had no room for
         self.last_line = ""  # the last line of the program that used the GPU
         self.backward = False  # whether it computed gradients
         self.on_host = ""  # the line of an optimizer step whose parameters are not on a GPU
         self.cudnn = 0  # the largest workspace of a convolution
+        self.emulated = False  # whether it computes in bf16 on a card that has none
+        self.optimized: dict[int, str] = {}  # the network of each optimizer, by its id
         self._listening = ExitStack()
+        self._records = False  # from the first backward pass on, or the first forward pass alone
         self._thread = threading.get_ident()
         self._path: list[str] = []  # of the running modules, the innermost last
         self._names: dict[int, str] = {}
+        self._weights: dict[int, str] = {}  # the network of each parameter, by its id
         self.kinds: dict[str, str] = {}  # the class of each module, by name
         self._roots = 0
         self._nodes: list[int] = [0]  # autograd's nodes from this number on …
         self._owners: list[str] = [""]  # … are of this module
-        self._first: int | None = None  # id of the first optimizer: its steps are counted
+        self._leaves: set[int] = set()  # storages of what gradients are computed for
+        self._lazy: set[int] = set()  # modules whose parameters have no shape yet
+        self._parameters: set[int] = set()  # ids of what optimizers were made for
         self._in_optimizer = False
         self._reads_gpu = False
         self._workspace = False
         self._kept: dict[tuple[int, bool, int], Tensor] = {}
+
+    def _here(self) -> tuple[int, int]:
+        return self.ledger.events, self.recorder.position if self.recorder else 0
+
+    @property
+    def step_marks(self) -> list[int]:
+        """The allocator's event at the end of each complete step."""
+        return [mark.event for mark in self.steps.ends]
 
     # ---- each op ----
 
     def __torch_dispatch__(
         self, op: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if not self.step_marks:
+        kwargs = kwargs or {}
+        if isinstance(op, HigherOrderOperator):
+            return self.compiled.run(op, self, args, kwargs)
+        if not self.steps.has_stepped:
             self.last_line = own_line(sys._getframe(1)) or self.last_line
             self.backward = self.backward or in_backward()
         if any(is_traceable_wrapper_subclass(a) for a in args):
             return NotImplemented  # the ops inside come here next
         self._reads_gpu = any(isinstance(a, Tensor) and a.is_cuda for a in args)
-        if self.recorder and self.step_marks:
-            result = self.recorder.__torch_dispatch__(op, types, args, kwargs)
-        else:
-            result = op(*args, **kwargs or {})
+        if not self.steps.marks[STEP] and self._reads_gpu:
+            self._look_for_updates(op, args)
+        result = self._run(op, types, args, kwargs)
         packet = op._overloadpacket
         if packet in workspaces.PRODUCTS:
             self._take_cublas(result)
@@ -105,11 +138,39 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._take_cudnn(packet, args, result)
         return result
 
+    def _run(self, op: Any, types: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+        result = self.sizes.answer(op, args, kwargs)
+        if result is not NotImplemented:
+            return result
+        if self.recorder and self._records:
+            result = self.recorder.__torch_dispatch__(op, types, args, kwargs)
+        else:
+            result = op(*args, **kwargs)
+        self.sizes.follow(op, args, kwargs, result)
+        return result
+
+    def _look_for_updates(self, op: Any, args: tuple[Any, ...]) -> None:
+        """Whether the program writes to what it computes gradients for: Note [What is a step]."""
+        if in_backward():
+            return
+        first = args[0] if args else None
+        if op._schema.is_mutable:
+            if isinstance(first, Tensor) and _storage(first) in self._leaves:
+                self.steps.written()
+        elif torch.is_grad_enabled():
+            used = {_storage(a) for a in args if isinstance(a, Tensor) and _is_trained(a)}
+            if used:
+                self._leaves |= used
+                self.steps.computed()
+                self._end_if_enough()
+
     def _take_cublas(self, result: Any) -> None:
         """PyTorch keeps one for each stream of each thread; backward runs in a separate thread."""
         if not isinstance(result, Tensor) or not result.is_cuda:
             return
         device = result.get_device()
+        half = result.dtype == torch.bfloat16
+        self.emulated = self.emulated or (half and self.card.capability < (8, 0))
         key = (device, in_backward(), torch._C._cuda_getCurrentStream(device)[0])
         if key not in self._kept:
             self._kept[key] = self._work_in(workspaces.cublas_bytes(self.card), result)
@@ -158,11 +219,25 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         if id(module) not in self._names:
             self._learn(module, inputs)
+        if not self._path and not in_backward() and next(module.parameters(), None) is not None:
+            self._pass_forward()
         self._go_to([*self._path, self._names[id(module)]])
+
+    def _pass_forward(self) -> None:
+        """A network is called by the program itself."""
+        if self.steps.marks[STEP] and not self.steps.inference:
+            return
+        self.steps.passes_forward(torch.cuda.memory_allocated())
+        if not torch.is_grad_enabled():
+            self._record()
+        self._end_if_enough()
 
     def _leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
         if threading.get_ident() == self._thread and self._path:
             self._go_to(self._path[:-1])
+            if id(module) in self._lazy:
+                self._lazy.discard(id(module))
+                self.ledger.name(_weights(module), blocks.PARAMETERS)
 
     def _go_to(self, path: list[str]) -> None:
         self._path = path
@@ -176,7 +251,10 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for name, part in root.named_modules():
             full = self._names.setdefault(id(part), prefix + name if name else own)
             self.kinds[full] = type(part).__name__
-        weights = [*root.parameters(), *root.buffers()]
+            if any(is_lazy(p) for p in (*part._parameters.values(), *part._buffers.values())):
+                self._lazy.add(id(part))
+        weights = _weights(root)
+        self._weights.update(dict.fromkeys(map(id, weights), own))
         self.ledger.name(weights, blocks.PARAMETERS)
         self.ledger.name(_tensors(inputs), blocks.INPUTS, over=(blocks.ACTIVATIONS,))
         if weights:
@@ -199,30 +277,50 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._in_optimizer = False
         state = [value for values in optimizer.state.values() for value in _tensors(values)]
         self.ledger.name(state, blocks.OPTIMIZER)
-        self._first = self._first or id(optimizer)
-        if id(optimizer) == self._first:
-            self.step_marks.append(self.ledger.events)
-            self._mark_step()
-        if len(self.step_marks) >= self.steps:
-            raise Enough
+        self.steps.mark(STEP, id(optimizer))
+        if id(optimizer) not in self.optimized:
+            networks = (self._weights.get(id(p), "") for p in _trained(optimizer))
+            self.optimized[id(optimizer)] = next(filter(None, networks), type(optimizer).__name__)
+        self._record()
+        self._end_if_enough()
 
-    def _mark_step(self) -> None:
-        """A step of the first optimizer ends here. If there are several, its steps are counted."""
-        if self.recorder is None:
-            return
-        if len(self.step_marks) > 1:
-            self.recorder.mark_step()
-        else:
-            self._listening.enter_context(listening(self.recorder.hear))
+    def _made(self, optimizer: Optimizer) -> None:
+        """The program made an optimizer; it counts if it has parameters of its own."""
+        own = {id(p) for p in _trained(optimizer)} - self._parameters
+        self._parameters |= own
+        self.steps.optimizers += bool(own)
+
+    def _went_back(self) -> None:
+        """A backward pass is done."""
+        self.steps.mark(BACKWARD)
+        self._record()
+        self._end_if_enough()
+
+    def _record(self) -> None:
+        """Begins to record work; the first step creates all state, and is mostly left out."""
+        if self.recorder and not self._records:
+            self._records = True
+            self._listening.enter_context(listening(self._hear))
+
+    def _hear(self, event: Event) -> None:
+        if self.recorder and not self.sizes.known.reads:
+            self.recorder.hear(event)
+
+    def _end_if_enough(self) -> None:
+        if self.steps.enough:
+            raise Enough
 
     @property
     def work(self) -> Work | None:
-        """The last step's work; the first step does not count, since it creates all state."""
-        return self.recorder.step() if self.recorder and self.recorder.steps else None
+        """The last step's work, if all of it was recorded."""
+        ends = self.steps.ends
+        if self.recorder is None or len(ends) < (1 if self.steps.unit == FORWARD else 2):
+            return None
+        return self.recorder.between(self.steps.begin.entry, ends[-1].entry)
 
     def _fetching(self) -> AbstractContextManager[None]:
         """The context in which a batch is fetched."""
-        return self.recorder.loading() if self.recorder and self.step_marks else nullcontext()
+        return self.recorder.loading() if self.recorder and self._records else nullcontext()
 
     @contextmanager
     def watching(self) -> Iterator[StepWatch]:
@@ -234,7 +332,14 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             register_optimizer_step_post_hook(self._after_step),
         ]
         try:
-            with self.ledger, self._listening, fetching_within(self._fetching), self:
+            with (
+                self.ledger,
+                self._listening,
+                fetching_within(self._fetching),
+                seen(self._made, self._went_back),
+                self.compiled.as_written(),
+                self,
+            ):
                 yield self
         finally:
             for hook in hooks:
@@ -254,6 +359,47 @@ def fetching_within(around: Callable[[], AbstractContextManager[None]]) -> Itera
 
     with patch.object(loader, "__next__", fetch_within):
         yield
+
+
+@contextmanager
+def seen(made: Callable[[Optimizer], None], went_back: Callable[[], None]) -> Iterator[None]:
+    """Inside the block, each new optimizer and each backward pass that ends is told."""
+    make = Optimizer.__init__
+
+    def make_seen(self: Optimizer, *arguments: Any, **options: Any) -> None:
+        make(self, *arguments, **options)
+        made(self)
+
+    def seen_back(run: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(run)
+        def run_seen(*arguments: Any, **options: Any) -> Any:
+            inside = in_backward()
+            gradients = run(*arguments, **options)
+            if not inside:
+                went_back()
+            return gradients
+
+        return run_seen
+
+    with (
+        patch.object(Optimizer, "__init__", make_seen),
+        patch.object(torch.autograd, "backward", seen_back(torch.autograd.backward)),
+        patch.object(torch.autograd, "grad", seen_back(torch.autograd.grad)),
+    ):
+        yield
+
+
+def _weights(module: nn.Module) -> list[Tensor]:
+    """Its parameters and buffers, except those of lazy layers that have no shape yet."""
+    return [w for w in (*module.parameters(), *module.buffers()) if not is_lazy(w)]
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata if tensor.layout == torch.strided else 0
+
+
+def _is_trained(tensor: Tensor) -> bool:
+    return tensor.is_leaf and tensor.requires_grad and tensor.layout == torch.strided
 
 
 def _trained(optimizer: Optimizer) -> list[Tensor]:

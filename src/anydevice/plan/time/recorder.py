@@ -85,6 +85,15 @@ class WorkRecorder(Mode):  # type: ignore[misc]
         end = index % self.steps + 1
         return Work(self._entries[self._marks[end - 1] : self._marks[end]])
 
+    @property
+    def position(self) -> int:
+        """How many entries there are so far."""
+        return len(self._entries)
+
+    def between(self, begin: int, end: int) -> Work:
+        """The work between two positions."""
+        return Work(self._entries[begin:end])
+
     @contextmanager
     def loading(self) -> Iterator[None]:
         """The context in which a batch is fetched: the quickest fetch so far is noted as data time.

@@ -2,6 +2,8 @@
 // takes or returns torch's own types.
 #include "c_api.h"
 
+#include "dispatch/known.h"
+
 #include <pthread.h>
 #include <torch/csrc/autograd/engine.h>
 
@@ -28,8 +30,12 @@ void resize_storage(const at::Tensor& whole, int64_t bytes) {
   reallocate(*whole.storage().unsafeGetStorageImpl(), static_cast<size_t>(bytes));
 }
 
+// Of a hollow GPU's tensor: see Note [Known values], dispatch/known.h.
+bool is_known(const at::Tensor& tensor) { return known::values(tensor).has_value(); }
+
 TORCH_LIBRARY_FRAGMENT(anydevice, m) {
   m.def("default_generator(int device) -> Generator?", TORCH_FN(generator));
+  m.def("is_known(Tensor tensor) -> bool", TORCH_FN(is_known));
   m.def("resize_storage(Tensor whole, int bytes) -> ()", TORCH_FN(resize_storage));
 }
 

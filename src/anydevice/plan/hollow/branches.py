@@ -1,0 +1,202 @@
+"""Which way a program goes at a branch on a value that a hollow GPU does not have."""
+
+from __future__ import annotations
+
+import dis
+import linecache
+import sys
+from collections import deque
+from dataclasses import dataclass
+from functools import cache, cached_property
+from types import CodeType
+
+# Note [A branch on an unknown value]
+# The bytecode of the branch says more than the value would. From the strongest reason down:
+#
+# - A check passes. If one way raises an error, fails an assertion or exits, a program that works
+#   goes the other way: `assert torch.isfinite(loss)`, the argument checks of torch.distributions.
+# - A `while` loop goes on, since training is what it does, until it has asked PATIENCE times.
+# - A guard is not needed: a body that ends by `continue`, `break` or `return` is for the unusual.
+#   It is skipped, and the answer says so with the line.
+# - A branch that only reports makes no difference: it prints or logs. It is skipped.
+# - All others might change what the steps do. They are `undecided`: values.py says what follows.
+#
+# `if` skips its body in all of these, which is not always where zero would lead.
+
+ENDS = ("exit", "quit", "_exit", "abort")
+REPORTS = {
+    *("print", "write", "flush", "log", "debug", "info", "warning", "warn", "error", "exception"),
+    *("append", "format", "item", "round", "float", "int", "str", "len", "min", "max", "abs"),
+    *("set_description", "set_postfix", "add_scalar", "add_scalars", "update", "time"),
+}
+PATIENCE = 100
+LEADS_ON = ("FOR_ITER", "RAISE", "RERAISE", "RETURN_")
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A conditional jump of some code, and the instruction at which each way begins."""
+
+    code: CodeType
+    at: int  # its place among the instructions
+    jumps_if: bool  # the truth for which it jumps
+
+    @property
+    def skips(self) -> bool:
+        """The truth that leaves out the body of an `if`."""
+        return self.jumps_if
+
+    @cached_property
+    def target(self) -> int:
+        """Where it jumps to."""
+        return _places(self.code)[_instructions(self.code)[self.at].argval]
+
+    @cached_property
+    def check(self) -> bool | None:
+        """The truth for which a check passes; None if this is no check."""
+        jump, on = _fails(self.code, self.target), _fails(self.code, self.at + 1)
+        return None if jump == on else self.jumps_if != jump
+
+    @cached_property
+    def loops(self) -> bool | None:
+        """The truth for which a `while` loop goes on; None if this is not its condition."""
+        line = _lines(self.code)[self.at]
+        if not linecache.getline(self.code.co_filename, line).lstrip().startswith("while"):
+            return None
+        jump = _way_back(self.code, self.target, line)
+        on = _way_back(self.code, self.at + 1, line)
+        return None if jump == on else self.jumps_if == (jump < on)
+
+    @cached_property
+    def guards(self) -> bool:
+        """Whether its body leaves: by `continue`, `break` or `return`."""
+        leave = ("JUMP_BACKWARD", "RETURN_")
+        body = _straight(self.code, self.at + 1)[-1]
+        other = _instructions(self.code)[self.target]
+        joined = other.opname == body.opname and other.argval == body.argval
+        return self.target > self.at and body.opname.startswith(leave) and not joined
+
+    @cached_property
+    def only_reports(self) -> bool:
+        """Whether its body, and an `else`, do nothing but report."""
+        if self.target <= self.at:
+            return False
+        code, body = self.code, _instructions(self.code)[self.at + 1 : self.target]
+        if body and body[-1].opname == "JUMP_FORWARD":
+            other = _places(code)[body[-1].argval]
+            return _report(body[:-1]) and _report(_instructions(code)[self.target : other])
+        ends_a_loop = body and body[-1].opname.startswith("JUMP_BACKWARD") and not self.guards
+        return _report(body[:-1] if ends_a_loop else body)
+
+
+@cache
+def branch_at(code: CodeType, offset: int) -> Branch | None:
+    """The branch that asks for a truth at this offset; None if the truth is kept instead."""
+    steps, at = _instructions(code), _places(code)[offset]
+    if steps[at].opname == "COMPARE_OP" and steps[at].argrepr.startswith("bool("):
+        at += 1  # Python 3.13
+    elif steps[at].opname in ("TO_BOOL", "UNARY_NOT"):
+        at += 1
+        if steps[at].opname == "UNARY_NOT":
+            return None
+    step = steps[at]
+    if "JUMP" not in step.opname or "_IF_" not in step.opname or "NONE" in step.opname:
+        return None
+    return Branch(code, at, "_IF_TRUE" in step.opname)
+
+
+@cache
+def _instructions(code: CodeType) -> list[dis.Instruction]:
+    return list(dis.get_instructions(code))
+
+
+@cache
+def _places(code: CodeType) -> dict[int, int]:
+    return {step.offset: place for place, step in enumerate(_instructions(code))}
+
+
+@cache
+def _lines(code: CodeType) -> list[int]:
+    """The line of each instruction."""
+    return [step.positions.lineno or 0 if step.positions else 0 for step in _instructions(code)]
+
+
+def _fails(code: CodeType, place: int) -> bool:
+    """Whether the straight way from here ends in an error or leaves the program."""
+    ends = False
+    for step in _straight(code, place):
+        if step.opname in ("RAISE_VARARGS", "RERAISE"):
+            return True
+        ends = ends or (step.opname.startswith("LOAD_") and step.argval in ENDS)
+        if ends and step.opname.startswith("CALL"):
+            return True
+    return False
+
+
+def _straight(code: CodeType, place: int) -> list[dis.Instruction]:
+    """The instructions from here up to the first that may lead to two places, or back."""
+    steps, found = _instructions(code), []
+    while place < len(steps):
+        step = steps[place]
+        found.append(step)
+        if step.opname == "JUMP_FORWARD":
+            place = _places(code)[step.argval]
+        elif "JUMP" in step.opname or step.opname.startswith(LEADS_ON):
+            break
+        else:
+            place += 1
+    return found
+
+
+def _way_back(code: CodeType, start: int, line: int) -> float:
+    """How many instructions it is from here to a branch of this line again."""
+    steps, lines = _instructions(code), _lines(code)
+    seen, queue = {start}, deque([(start, 0)])
+    while queue:
+        place, far = queue.popleft()
+        step = steps[place]
+        jumps = "JUMP" in step.opname or step.opname in ("FOR_ITER", "SEND")
+        if jumps and "_IF_" in step.opname and lines[place] == line:
+            return far
+        ways = [_places(code)[step.argval]] if jumps else []
+        ends = step.opname.startswith(("RETURN_", "RAISE", "RERAISE"))
+        if not ends and (not jumps or "_IF_" in step.opname or step.opname in ("FOR_ITER", "SEND")):
+            ways.append(place + 1)
+        for way in ways:
+            if way < len(steps) and way not in seen:
+                seen.add(way)
+                queue.append((way, far + 1))
+    return float("inf")
+
+
+def _report(steps: list[dis.Instruction]) -> bool:
+    """Whether these instructions call nothing but what reports, keep nothing, and lead nowhere."""
+    elsewhere = ("RETURN_", "RAISE", "STORE_", "DELETE_", "YIELD", "FOR_ITER")
+    leaves = any("JUMP" in step.opname or step.opname.startswith(elsewhere) for step in steps)
+    return not leaves and REPORTS.issuperset(_called(steps))
+
+
+def _called(steps: list[dis.Instruction]) -> list[str]:
+    """The names of the functions and methods that are called."""
+    names = []
+    for place, step in enumerate(steps):
+        before_it = step.opname == "PUSH_NULL" and sys.version_info < (3, 13)
+        if step.opname == "LOAD_METHOD" or (step.opname == "LOAD_ATTR" and "NULL" in step.argrepr):
+            names.append(str(step.argval))
+        elif step.opname == "LOAD_GLOBAL" and "NULL" in step.argrepr:
+            names.append(_last_name(steps[place:]))
+        elif before_it:
+            names.append(_last_name(steps[place + 1 :]))
+        elif step.opname == "PUSH_NULL":
+            names.append(str(steps[place - 1].argval))
+    return names
+
+
+def _last_name(steps: list[dis.Instruction]) -> str:
+    """`write` of `sys.stderr.write`: of a name and the attributes after it."""
+    name = str(steps[0].argval)
+    for step in steps[1:]:
+        if step.opname != "LOAD_ATTR":
+            break
+        name = str(step.argval)
+    return name
