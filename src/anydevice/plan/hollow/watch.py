@@ -100,7 +100,7 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._owners: list[str] = [""]  # … are of this module
         self._leaves: set[int] = set()  # storages of what gradients are computed for
         self._lazy: set[int] = set()  # modules whose parameters have no shape yet
-        self._parameters: set[int] = set()  # ids of what optimizers were made for
+        self._given: set[int] = set()  # ids of what optimizers were made for
         self._in_optimizer = False
         self._reads_gpu = False
         self._workspace = False
@@ -286,8 +286,8 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _made(self, optimizer: Optimizer) -> None:
         """The program made an optimizer; it counts if it has parameters of its own."""
-        own = {id(p) for p in _trained(optimizer)} - self._parameters
-        self._parameters |= own
+        own = {id(p) for p in _trained(optimizer)} - self._given
+        self._given |= own
         self.steps.optimizers += bool(own)
 
     def _went_back(self) -> None:
