@@ -15,7 +15,7 @@ from types import CodeType
 #
 # - A check passes. If one way raises an error, fails an assertion or exits, a program that works
 #   goes the other way: `assert torch.isfinite(loss)`, the argument checks of torch.distributions.
-# - A `while` loop goes on, since training is what it does, until it has asked PATIENCE times.
+# - A `while` loop continues, since training is what it does, until it has asked PATIENCE times.
 # - A guard is not needed: a body that ends by `continue`, `break` or `return` is for the unusual.
 #   It is skipped, and the answer says so with the line.
 # - A branch that only reports makes no difference: it prints or logs. It is skipped.
@@ -59,7 +59,7 @@ class Branch:
 
     @cached_property
     def loops(self) -> bool | None:
-        """The truth for which a `while` loop goes on; None if this is not its condition."""
+        """The truth for which a `while` loop continues; None if this is not its condition."""
         line = _lines(self.code)[self.at]
         if not linecache.getline(self.code.co_filename, line).lstrip().startswith("while"):
             return None

@@ -23,7 +23,7 @@ ONCE = "Each of repeat_interleave's repeats is assumed to be 1: give output_size
 # `x[mask]`, `nonzero` and `unique` return as many elements as the values say. Some are known (Note
 # [Known and assumed values] in known.py). Elsewhere a share of them is assumed to be true
 # (--assume-true), the same for each tensor of a shape: `x[mask]` and `y[mask]` fit together.
-# `x[~mask]` has the rest, since `~` is followed. All values of `unique` are assumed to differ.
+# `x[~mask]` has all others, since `~` is followed. All values of `unique` are assumed to differ.
 #
 # An op is replaced by what CUDA does: the positions are a tensor of whole numbers, which are found
 # while the host waits, and taken from there as by any other index.

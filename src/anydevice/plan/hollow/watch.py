@@ -285,7 +285,7 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._end_if_enough()
 
     def _made(self, optimizer: Optimizer) -> None:
-        """The program made an optimizer; it counts if it has parameters of its own."""
+        """The program made an optimizer; it counts if no other has all its parameters."""
         own = {id(p) for p in _trained(optimizer)} - self._given
         self._given |= own
         self.steps.optimizers += bool(own)
@@ -363,7 +363,7 @@ def fetching_within(around: Callable[[], AbstractContextManager[None]]) -> Itera
 
 @contextmanager
 def seen(made: Callable[[Optimizer], None], went_back: Callable[[], None]) -> Iterator[None]:
-    """Inside the block, each new optimizer and each backward pass that ends is told."""
+    """Inside the block, each new optimizer and each backward pass that ends is reported."""
     make = Optimizer.__init__
 
     def make_seen(self: Optimizer, *arguments: Any, **options: Any) -> None:
