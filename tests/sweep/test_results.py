@@ -78,7 +78,7 @@ def test_an_unknown_column_is_told(tmp_path: Path) -> None:
     results = ad.Results.of(a_folder(tmp_path))
     with pytest.raises(UsageError, match="got 'acuracy': did you mean accuracy"):
         results.table(sort="acuracy")
-    with pytest.raises(UsageError, match="a figure among loss, accuracy, got 'lr'"):
+    with pytest.raises(UsageError, match="expected a figure, got 'lr': known are loss, accuracy"):
         results.best("lr")
 
 
@@ -183,3 +183,44 @@ def test_more_of_these_is_better(name: str) -> None:
 )
 def test_less_of_these_is_better(name: str) -> None:
     assert not more_is_better(name)
+
+
+def with_records(folder: Path, *records: Record) -> ad.Results:
+    for record in records:
+        (folder / "runs" / record.key).mkdir(parents=True)
+        write(folder, record)
+    enter_after(folder, [record.key for record in records])
+    return ad.Results.of(folder)
+
+
+def test_a_run_on_a_virtual_gpu_says_so(tmp_path: Path) -> None:
+    gpu = Record("a" * 16, {"device": "cuda"}, "done", device="cuda:0", virtual=True)
+    cpu = Record("b" * 16, {"device": "cpu"}, "done", device="cpu")
+    rows = with_records(tmp_path, gpu, cpu).rows()
+    assert {row["ran on"] for row in rows} == {"cuda:0 (virtual)", "cpu"}
+
+
+def test_without_a_virtual_gpu_no_column_says_where(tmp_path: Path) -> None:
+    results = with_records(tmp_path, Record("a" * 16, {}, "done", device="cpu"))
+    assert "ran on" not in results.rows()[0]
+
+
+def test_what_compares_runs_leaves_out_how_each_was_doing(tmp_path: Path) -> None:
+    epoch = {"epoch": 1, "loss": 1.0, "learning_rate": 0.1, "grad_norm": 2.0, "seconds": 1.0}
+    record = Record("a" * 16, {"learning_rate": 0.3}, "done", epochs=[epoch])
+    results = with_records(tmp_path, record)
+    assert results.rows()[0]["learning_rate"] == 0.3  # as it was given
+    assert "grad_norm" not in results.rows()[0]
+    (row,) = results.rows(every_epoch=True)
+    assert (row["learning_rate"], row["learning_rate (measured)"], row["grad_norm"]) == (
+        0.3,
+        0.1,
+        2,
+    )
+
+
+def test_that_all_runs_failed_is_said_with_the_reason(tmp_path: Path) -> None:
+    error = "Traceback\nValueError: no data"
+    failed = [Record(key * 16, {}, "failed", error) for key in "ab"]
+    with pytest.raises(UsageError, match="got all 2 failed, the first with: ValueError: no data"):
+        with_records(tmp_path, *failed).best()

@@ -26,7 +26,7 @@ from anydevice.tables import Shown, Table, printable
 from anydevice.text import UNSET, duration_text
 from anydevice.train.history import is_health
 
-EPOCH_DURATION, RUN_DURATION = "epoch duration", "run duration"
+EPOCH_DURATION, RUN_DURATION, RAN_ON = "epoch duration", "run duration", "ran on"
 LEADING = ("loss", "accuracy")
 BEST = "*"
 Row = dict[str, Any]
@@ -121,7 +121,9 @@ class Results(Shown, Sequence[Record]):
         name = self._figure(by)
         ended = [record for record in self.records if name in record.last]
         if not ended:
-            raise UsageError(f"expected runs with figures in {self.folder}, got none yet.")
+            raise UsageError(
+                f"expected runs with figures in {self.folder}, got {self._why_no_figures()}."
+            )
         return min(ended, key=lambda record: badness(name, record.last[name]))
 
     # ---- all of them ----
@@ -206,6 +208,8 @@ class Results(Shown, Sequence[Record]):
         row = {"run": number, **({"state": state} if state else {}), "epoch": epoch.get("epoch")}
         row |= {self._column(name): epoch.get(name) for name in self.figures}
         row[EPOCH_DURATION], row[RUN_DURATION] = epoch.get("seconds"), record.seconds
+        if any(each.virtual for each in self.records):  # these are no GPU's durations
+            row[RAN_ON] = f"{record.device} (virtual)" if record.virtual else record.device
         for name in self.parameters:  # one with the name of a figure gets a column as well
             row[f"{name} (given)" if name in row else name] = record.parameters.get(name)
         return row
@@ -239,11 +243,19 @@ class Results(Shown, Sequence[Record]):
 
     def _figure(self, by: str | None) -> str:
         name = by or self._judged(None)
+        if not self.figures:
+            raise UsageError(f"expected runs with figures, got {self._why_no_figures()}.")
         if name is None or name not in self.figures:
-            raise UsageError(
-                f"expected a figure among {', '.join(self.figures) or 'none yet'}, got {by!r}."
-            )
+            hint = did_you_mean(str(name), self.figures)
+            raise UsageError(f"expected a figure, got {by!r}: {hint}")
         return name
+
+    def _why_no_figures(self) -> str:
+        if failed := self.failed:
+            reason = printable(failed[0].reason)
+            which = "all" if len(failed) == len(self.records) else "the others have none yet, and"
+            return f"{which} {len(failed)} failed, the first with: {reason}".rstrip(".")
+        return "none yet" if self.records else "no runs"
 
     def _sorted(self, rows: list[Row], sort: str) -> list[Row]:
         name = sort.removeprefix("-")
