@@ -3,6 +3,7 @@
 import os
 import re
 import select
+import socket
 import subprocess
 import sys
 import threading
@@ -164,3 +165,20 @@ def test_what_only_linux_has_is_asked_in_one_place() -> None:
     ]
     a_path_that_a_program_names = "plan/hollow/sandbox/copies.py"
     assert [line for line in found if not line.startswith(a_path_that_a_program_names)] == []
+
+
+def test_an_open_file_is_sent_while_the_receiver_says_something_else() -> None:
+    ours, theirs = socket.socketpair()
+    reading, writing = os.pipe()
+    with ours, theirs:
+        theirs.send(b"something else")
+        system.send_open_file(ours.fileno(), writing)
+        received = system.received_open_file(theirs.fileno())
+        assert ours.recv(99) == b"something else"
+        os.write(received, b"hello")
+        assert os.read(reading, 9) == b"hello"
+        ours.close()
+        with pytest.raises(EOFError):
+            system.received_open_file(theirs.fileno())
+    for descriptor in (reading, writing, received):
+        os.close(descriptor)

@@ -9,16 +9,19 @@ asks the same in native/system.h.
 """
 
 import ctypes
+import faulthandler
 import os
 import resource
 import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from anydevice.files import lives
 
@@ -105,7 +108,32 @@ def folder_of(descriptor: int) -> str:
         os.close(here)
 
 
+def send_open_file(line: int, descriptor: int) -> None:
+    """Through a socket, without waiting for the receiver as multiprocessing.reduction does.
+
+    From Python 3.14 on that takes any byte that comes next for the receiver's reply.
+    """
+    with socket.socket(fileno=os.dup(line)) as sending:
+        socket.send_fds(sending, [b"."], [descriptor])
+
+
+def received_open_file(line: int) -> int:
+    """What send_open_file sent; EOFError if the sender has ended."""
+    with socket.socket(fileno=os.dup(line)) as receiving:
+        _, descriptors, *_ = socket.recv_fds(receiving, 1, 1)
+    if not descriptors:
+        raise EOFError
+    os.set_inheritable(descriptors[0], False)
+    return descriptors[0]
+
+
 # ---- processes
+
+
+def show_crashes(file: int, *, all_threads: bool = True) -> None:
+    """Python's lines at a crash, without those of native code, which 3.14 would add below them."""
+    options: dict[str, Any] = {"c_stack": False} if sys.version_info >= (3, 14) else {}
+    faulthandler.enable(file, all_threads, **options)
 
 
 def fork() -> int:

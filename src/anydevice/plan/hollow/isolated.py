@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
 import gc
 import os
 import pickle
@@ -161,7 +160,7 @@ def _answer(
     try:
         for descriptor in (1, 2):
             os.dup2(said.fileno(), descriptor)
-        faulthandler.enable(said, all_threads=False)  # shows the program's lines if it crashes
+        system.show_crashes(said.fileno(), all_threads=False)  # the program's lines if it crashes
         sys.stdout = sys.stderr = said  # in a notebook these do not write to 1 and 2
         gc.freeze()  # the child need not collect the parent's objects
         connection.send(sandbox.enter(folder, {connection.fileno(), said.fileno(), 0, 1, 2}))

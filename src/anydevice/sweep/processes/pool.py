@@ -6,9 +6,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from multiprocessing import Pipe, reduction
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 
+from anydevice import system
 from anydevice.sweep.processes.messages import Ended, Job, Report, Setup, Verdict
 from anydevice.sweep.processes.server import GRACE
 from anydevice.virtual import enabled
@@ -28,6 +29,7 @@ class Processes:
     def __init__(self, worker: str) -> None:
         self._worker = worker
         self._lines: dict[int, Connection | None] = {}  # None: it has nothing more to say
+        self._sent: dict[int, Connection] = {}
         self._started = 0
         self._serve()
 
@@ -38,8 +40,13 @@ class Processes:
         self._lines[self._started] = own
         with suppress(OSError):  # the server has just ended: reports() finds that out
             self._control.send_bytes(replace(job, number=self._started).to_json())
-            reduction.send_handle(self._control, other.fileno(), self._server.pid)
-        other.close()
+            system.send_open_file(self._control.fileno(), other.fileno())
+        if system.LINUX:
+            other.close()
+        else:
+            self._sent[self._started] = (
+                other  # macOS loses it if it is closed before it is received
+            )
         return self._started
 
     def reports(self, timeout: float | None) -> Iterator[tuple[int, Report]]:
@@ -109,6 +116,7 @@ class Processes:
         for ending in endings:
             yield from self._said(ending.number)
             line = self._lines.pop(ending.number)
+            self._sent.pop(ending.number, None)
             if line:
                 line.close()
             yield ending.number, ending

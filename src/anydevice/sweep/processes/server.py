@@ -37,7 +37,7 @@ import sys
 import time
 from contextlib import suppress
 from importlib import import_module
-from multiprocessing import Pipe, reduction
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import Any, NoReturn
 
@@ -72,7 +72,7 @@ class Server:
                     continue
                 try:
                     job = Job.from_json(self.control.recv_bytes())
-                    line = Connection(reduction.recv_handle(self.control))
+                    line = Connection(system.received_open_file(self.control.fileno()))
                 except (EOFError, OSError):
                     self.end_all()
                     return None

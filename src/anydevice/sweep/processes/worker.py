@@ -1,7 +1,6 @@
 """What happens in the process of a run: its experiment, and the record of it."""
 
 import errno
-import faulthandler
 import os
 import random
 import sys
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from anydevice import system
 from anydevice.errors import UsageError
 from anydevice.sweep.grid import Run
 from anydevice.sweep.halving import Halving
@@ -162,7 +162,7 @@ def write_output_to(path: Path) -> None:
     os.close(descriptor)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
-    faulthandler.enable()
+    system.show_crashes(2)
 
 
 def _asked_to_end(error: SystemExit) -> bool:

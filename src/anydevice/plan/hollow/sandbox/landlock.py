@@ -17,6 +17,7 @@ REFER, TRUNCATE = 1 << 13, 1 << 14  # from versions 2 and 3
 
 class _Beneath(ctypes.Structure):
     _pack_ = 1
+    _layout_ = "ms"  # what _pack_ means, as Python 3.14 wants it stated
     _fields_ = (("allowed", ctypes.c_uint64), ("folder", ctypes.c_int32))
 
 
