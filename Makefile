@@ -2,6 +2,8 @@
 # make docs: the docs as a site, in build/site.
 PYTHON ?= python3
 BIN := .venv/bin
+# Tests start many processes: each would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-quick test-long browser test-distributed stress fuzz conformance published test-cuda-build test-torch test-python test-portable test-ecosystem test-ray wheels lint lint-native lint-native-quick clang types docs clean
 

@@ -90,6 +90,13 @@ def test_without_a_gpu_the_refusal_names_the_reason_and_try_gpu(
         ad.pick(wrong)
 
 
+def test_a_gpus_name_needs_no_gpu_and_using_it_is_the_error(no_gpu: None) -> None:
+    assert ad.gpu(1) == torch.device("cuda:1")
+    with pytest.raises((RuntimeError, AssertionError)) as refusal:
+        torch.ones(1, device=ad.gpu(1))
+    assert "Fix: device = anydevice.try_gpu()" in ad.explain(refusal.value)
+
+
 @pytest.mark.parametrize("spec", [1, "1", "gpu:1", np.int64(1)])
 def test_a_gpu_may_be_named_by_its_index(three_gpus: None, spec: str | int) -> None:
     assert ad.pick(spec) == torch.device("cuda:1")
@@ -154,7 +161,7 @@ def test_use_sets_the_current_gpu() -> None:
 def test_a_real_gpu_is_chosen_and_described() -> None:
     assert ad.pick("auto").type == ad.gpu().type
     with pytest.raises(ad.DeviceNotFound, match=torch.get_device_module().get_device_name(0)):
-        ad.gpu(ad.num_gpus())
+        ad.pick(ad.num_gpus())
 
 
 @pytest.mark.gpu

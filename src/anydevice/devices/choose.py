@@ -38,21 +38,24 @@ def num_gpus() -> int:
 
 
 def gpu(index: int = 0) -> torch.device:
-    """The GPU with this index.
+    """The device of the GPU with this index, whether it is here or not, as `torch.device` does.
+
+    Using one that is not here is PyTorch's own error, which `explain` explains. `pick("gpu:1")`
+    refuses it at once, and `try_gpu(1)` falls back to the CPU.
 
     Args:
         index: Counted from 0.
 
     Returns:
-        Its device, such as `torch.device("cuda:1")`.
+        Its device, such as `torch.device("cuda:1")`: of the kind of GPU that is here, else CUDA.
 
     Raises:
-        DeviceNotFound: There is no such GPU; the message lists the devices that are here.
+        DeviceNotFound: If the index is no whole number of 0 or more.
 
     >>> gpu(1)  # doctest: +SKIP
     device(type='cuda', index=1)
     """
-    return _gpu(_checked(index), asked=f"gpu({index})")
+    return torch.device(_gpu_type() or "cuda", _checked(index))
 
 
 def try_gpu(index: int = 0) -> torch.device:
