@@ -9,9 +9,10 @@ from tests.conformance.random_programs import (
     places,
     shapes,
     sparse,
+    training,
 )
 
 KINDS = (
     elementwise.KINDS | shapes.KINDS | indices.KINDS | places.KINDS | layers.KINDS
-    | functions.KINDS | sparse.KINDS | database.KINDS
+    | training.KINDS | functions.KINDS | sparse.KINDS | database.KINDS
 )  # fmt: skip

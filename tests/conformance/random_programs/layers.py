@@ -169,9 +169,10 @@ def backward(running: Running, choices: Choices) -> None:
         return
     keep = choices.once_in(2)
     leaves = [v for v in running.values if v.cpu.is_leaf and v.cpu.requires_grad and v.strided]
-    if choices.once_in(3) and leaves:
+    near = [leaf for leaf in leaves if leaf.device == value.device]
+    if choices.once_in(3) and near:
         running.apply(
-            "torch.autograd.grad", torch.autograd.grad, [value], leaves, [ones(running, value)],
+            "torch.autograd.grad", torch.autograd.grad, [value], near, [ones(running, value)],
             retain_graph=keep, allow_unused=True, compare="close",
         )  # fmt: skip
         return

@@ -9,7 +9,7 @@ from tests.conformance.agree import attempt
 from tests.conformance.compare import Raised
 from tests.conformance.random_programs.choices import Choices
 from tests.conformance.random_programs.running import DTYPES, Running
-from tests.conformance.random_programs.values import DEVICES, At, side
+from tests.conformance.random_programs.values import DEVICES, At, Either, side
 
 CONTEXTS = ["no_grad", "enable_grad", "inference_mode", "stream", "device", "autocast"]
 DEEPEST = 3
@@ -88,8 +88,14 @@ def formatted(running: Running, choices: Choices) -> None:
 
 def pinned(running: Running, choices: Choices) -> None:
     value = running.pick(choices, lambda v: v.device == "cpu")
+
+    def copied(tensor: torch.Tensor, where: str) -> torch.Tensor:
+        return (tensor.pin_memory() if where == "gpu" else tensor).clone()
+
     if value.device == "cpu":
-        running.apply("clone, pinned", torch.clone, value)
+        running.apply("clone of pin_memory", copied, value, Either("cpu", "gpu"))
+        if value.cpu.numel() and not value.gpu.detach().pin_memory().is_pinned():
+            running.fail("the result is not pinned")
 
 
 def wrong_device(running: Running, choices: Choices) -> None:
