@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import anydevice as ad
-from anydevice import UsageError
+from anydevice import UsageError, system
 from anydevice.sweep.experiment import shipped
 from anydevice.sweep.processes.messages import Ended, Job, Resources
 from anydevice.sweep.processes.pool import Processes
@@ -162,6 +162,7 @@ def test_halving_by_a_figure_that_is_not_there_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.fresh
+@pytest.mark.skipif(not system.LINUX, reason="each run is a new Python there")
 def test_from_the_third_run_on_what_optimizers_import_is_there_already(tmp_path: Path) -> None:
     results = ad.Sweep(experiments.imported, ad.grid(number=[1, 2, 3, 4])).run(tmp_path / "s")
     assert figures(results, "there") == [False, False, True, True]
