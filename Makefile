@@ -64,35 +64,33 @@ build/cuda/installed: pyproject.toml
 	build/cuda/bin/python -m pip install --quiet torch==2.11.0 --editable '.[dev]'
 	@touch $@
 
-# A wheel that carries a ready-made library for each torch: the first use needs no compiler. It installs
-# where the C library is no older than here, so use the image manylinux_2_28 for one to publish.
+# A wheel that carries a ready-made library for each torch: the first use needs no compiler.
 TORCHES ?= 2.11.0 2.12.1 2.13.0 2.14.1 2.15.0
 READY := src/anydevice/virtual/ready
-wheels: $(TORCHES:%=build/wheels/%/installed)
-	rm -rf $(READY) dist/*-none-any.whl
+PLATFORM := manylinux_2_28_$(shell uname -m)
+wheels: $(TORCHES:%=build/torch-%/installed)
+	rm -rf $(READY) dist/*-none-*.whl
 	for torch in $(TORCHES); do \
-		env -u CXX build/wheels/$$torch/bin/python -m anydevice.virtual.build --ready || exit 1; done
+		env -u CXX build/torch-$$torch/bin/python -m anydevice.virtual.build --ready || exit 1; done
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 	rm -rf $(READY)
-	$(BIN)/python -m pip install --quiet wheel
-	$(BIN)/python -m wheel tags --remove --platform-tag \
-		manylinux_$$(getconf GNU_LIBC_VERSION | tr . _ | cut -d' ' -f2)_$$(uname -m) dist/*-none-any.whl
+	$(BIN)/python -m pip install --quiet wheel auditwheel
+	$(BIN)/python -m wheel tags --remove --platform-tag $(PLATFORM) dist/*-none-any.whl
+	$(BIN)/auditwheel show dist/*-$(PLATFORM).whl
 	@ls -l dist/*.whl
-
-build/wheels/%/installed: pyproject.toml
-	$(PYTHON) -m venv build/wheels/$*
-	build/wheels/$*/bin/python -m pip install --quiet torch==$* --editable .
-	@touch $@
 
 # What works on another torch, in a separate environment, as a row of docs/versions.md:
 # make test-torch VERSION=2.15.0 (about 5 GB of downloads) · PARTS="--only build" for one part
 test-torch:
 	@test -n "$(VERSION)" || { echo "Name a torch: make test-torch VERSION=2.15.0"; exit 2; }
-	test -x build/torch-$(VERSION)/bin/python || $(PYTHON) -m venv build/torch-$(VERSION)
-	test -e build/torch-$(VERSION)/installed || { \
-		build/torch-$(VERSION)/bin/python -m pip install --quiet torch==$(VERSION) --editable '.[dev]' && \
-		touch build/torch-$(VERSION)/installed; }
+	$(MAKE) --no-print-directory build/torch-$(VERSION)/installed
 	build/torch-$(VERSION)/bin/python -m tests.torch_version $(PARTS)
+
+# With === pip takes 2.13.0 itself where it also knows of 2.13.0+cpu.
+build/torch-%/installed: pyproject.toml
+	test -x build/torch-$*/bin/python || $(PYTHON) -m venv build/torch-$*
+	build/torch-$*/bin/python -m pip install --quiet torch===$* --editable '.[dev]'
+	@touch $@
 
 # A part of the tests with each Python that is here (PATH, pyenv), in separate environments of about
 # 5 GB; or with some of them: make test-python PYTHONS="python3.12 /opt/python3.14/bin/python3"

@@ -5,6 +5,7 @@ returns from `serve`, and the program is the last thing that its `__main__` does
 Python process does, at its last line, by an exception or by `sys.exit`, and through `atexit`.
 """
 
+import atexit
 import builtins
 import fcntl
 import gc
@@ -87,6 +88,8 @@ def _prepared(described: dict[str, Any], descriptors: list[int]) -> Callable[[],
     os.chdir(described["cwd"])
     os.environ.clear()
     os.environ.update(described["env"])
+    if "triton" in sys.modules:
+        atexit.register(gc.unfreeze)  # what is frozen at the end is a leak to Triton, which says so
     return _program(*described["words"])
 
 

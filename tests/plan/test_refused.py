@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,13 @@ START = """import torch
 network = torch.nn.Linear(3, 3).to("cuda")
 optimizer = torch.optim.SGD(network.parameters(), 0.1)
 loss = network(torch.ones(2, 3, device="cuda")).sum()
+"""
+TRITON = """import triton
+
+@triton.jit
+def add_one(x):
+    triton.language.store(x, triton.language.load(x) + 1)
+add_one[(1,)](network.weight)
 """
 STEPS = """for _ in range(9):
     loss = network(torch.ones(2, 3, device="cuda")).sum()
@@ -65,7 +73,10 @@ CASES = {
         START + "torch.bincount(torch.randint(9, (3,), device='cuda'))\n" + STEPS,
         "train.py:5: a hollow GPU has shapes but no values, and aten::bincount needs them",
     ),
-    "a kernel in Triton": (START + "import triton\n", "got train.py:5, which needs code for a GPU"),
+    "a kernel in Triton": (
+        START + TRITON,  # its import fails without Triton, its launch with it
+        f"got train.py:{10 if find_spec('triton') else 5}, which needs code for a GPU",
+    ),
     "an op without a CUDA kernel": (
         'import torch\ntorch.library.define("mine::op", "(Tensor x) -> Tensor")\n'
         'torch.library.impl("mine::op", "cpu")(lambda x: x)\n'

@@ -1,7 +1,9 @@
 """Building the native library: what cannot be says what to do, and the cache does not grow."""
 
 import os
+import platform
 import pty
+import re
 import shutil
 import signal
 import subprocess
@@ -109,6 +111,34 @@ def test_a_library_that_the_package_carries_needs_no_compiler_and_no_cache(
     ready.write_bytes(b"")
     with pytest.raises(build.BuildError, match="/dev/full"):
         build.library()
+
+
+@pytest.mark.parametrize(("torch", "loads"), [("+cpu", True), ("+cu130", True), ("a0+git", False)])
+def test_a_library_of_a_release_is_for_its_builds_alone(torch, loads, tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "READY", tmp_path)
+    monkeypatch.setattr(build, "torch_version", lambda: "2.99.0")
+    ready = tmp_path / build._ready_key() / build.LIBRARY
+    ready.parent.mkdir()
+    ready.write_bytes(b"a library")
+    build._write_down(ready)
+    monkeypatch.setattr(build, "torch_version", lambda: f"2.99.0{torch}")
+    monkeypatch.setenv("CXX", "another")
+    assert build.is_built() == loads
+
+
+@pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc" or platform.machine() != "x86_64" or not shutil.which("objdump"),
+    reason="needs glibc on x86_64, and binutils",
+)
+@pytest.mark.parametrize(("part", "newest"), [("GLIBC", "2.28"), ("GLIBCXX", "3.4.25")])
+def test_the_library_loads_with_the_libraries_of_manylinux_2_28(part, newest):
+    command = ["objdump", "-T", build.library()]
+    symbols = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    wanted = {
+        tuple(map(int, found.split("."))) for found in re.findall(rf"{part}_([\d.]+)", symbols)
+    }
+    assert wanted
+    assert max(wanted) <= tuple(map(int, newest.split(".")))
 
 
 def test_objects_that_cannot_be_linked_are_not_kept(compiler, tmp_path):

@@ -151,6 +151,42 @@ def test_others_may_write_to_no_part_of_the_cache(part, mode, filled):
         build.library()
 
 
+@pytest.mark.parametrize("mode", [0o777, 0o757])
+def test_a_folder_above_in_which_others_can_rename_is_refused(mode, tmp_path, monkeypatch):
+    above = tmp_path / "above"
+    (above / "mine").mkdir(parents=True)
+    above.chmod(mode)
+    linked = tmp_path / "linked"
+    linked.symlink_to(above / "mine")
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "anydevice").symlink_to(above / "mine")
+    for chosen in (above, above / "mine", linked, tmp_path / "own"):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(chosen))
+        with pytest.raises(UsageError, match=re.escape(f"can replace, got one in {above}, ")):
+            cache.folder("torch")
+    above.chmod(mode | 0o1000)
+    assert cache.folder("torch").is_dir()
+
+
+def test_a_folder_above_that_a_group_can_write_to(nobody, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    tmp_path.chmod(0o775)
+    cache.folder("torch")  # the group is this user's own
+    os.chown(tmp_path, -1, int(NOBODY))
+    with pytest.raises(UsageError, match="permissions drwxrwxr-x"):
+        cache.folder("torch")
+
+
+def test_a_folder_above_of_somebody_else(nobody, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "theirs" / "cache"))
+    (tmp_path / "theirs").mkdir()
+    os.chown(tmp_path / "theirs", int(NOBODY), int(NOBODY))
+    with pytest.raises(UsageError, match=r"/theirs, which belongs to nobody and has"):
+        cache.folder("torch")
+    monkeypatch.setattr(cache, "_outside", lambda: {int(NOBODY)})
+    cache.folder("torch")
+
+
 @pytest.mark.long
 def test_a_cache_that_root_filled_is_for_everybody(nobody, shared, built):
     library = fill(shared, built)
@@ -230,12 +266,14 @@ def test_clean_removes_what_nothing_can_load(filled, tmp_path):
     other(filled, "torch-9.9-c", anydevice=str(tmp_path / "gone"))
     other(filled, "torch-9.9-d", anydevice=str(build.NATIVE))
     other(filled, "torch-9.9-another", anydevice=str(tmp_path))  # of another environment
+    release = build.torch_version().split("+")[0]
+    other(filled, "torch-9.9-release", version=release, anydevice=str(tmp_path))
     (filled.parents[1] / "torch-9.9-e").mkdir()
     (filled.parents[1] / "rates").mkdir()
     done = run(sys.executable, "-m", "anydevice.virtual.build", "--clean", folder=tmp_path)
     assert done.stderr == ""
     left = {folder.name for folder in filled.parents[1].iterdir()}
-    assert left == {filled.parent.name, "torch-9.9-another", "rates"}
+    assert left == {filled.parent.name, "torch-9.9-another", "torch-9.9-release", "rates"}
     *removed, last = done.stdout.splitlines()
     assert len(removed) == 5
     assert f"{filled.parents[1]}/torch-9.9-a: there is no torch 9.9 in" in done.stdout

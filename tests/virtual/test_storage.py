@@ -267,7 +267,7 @@ def test_load_from_a_mapped_file(tmp_path):
 )
 def test_tensors_of_any_layout_are_saved(thing):
     tensor = thing()
-    loaded = torch.load(saved(tensor))
+    loaded = torch.load(saved(tensor), weights_only=not tensor.is_nested)  # so asks torch 2.15
     assert (loaded.device, loaded.layout) == (torch.device("cuda:1"), tensor.layout)
     assert str(loaded) == str(tensor)
 

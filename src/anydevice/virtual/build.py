@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shlex
 import shutil
 import sys
@@ -39,8 +40,8 @@ FLAGS = ("-std=c++20", "-O2", "-g0", "-fno-math-errno", "-fPIC", "-fvisibility=h
 COMPILERS = ("c++", "g++", "clang++")
 # Two units, compiled at the same time: torch's headers cost the most, so few units are best.
 UNITS = {
-    "core": (".", "runtime", "dispatch", "memory", "collectives"),
-    "kernels": ("random", "kernels"),
+    "core": (".", "runtime", "dispatch", "memory", "collectives", "random"),
+    "kernels": ("kernels",),
 }
 LIBRARY = system.library_file("anydevice_virtual")
 LOCK = "lock"
@@ -56,11 +57,11 @@ class BuildError(UsageError, RuntimeError):
 
 def library() -> Path:
     """The library for this torch, built if it is not there yet, or is damaged."""
-    key = _key()
-    if _is_whole(READY / key / LIBRARY):
-        return READY / key / LIBRARY
+    ready = READY / _ready_key() / LIBRARY
+    if _is_whole(ready):
+        return ready
     try:
-        path = cache.folder(key) / LIBRARY
+        path = cache.folder(_key()) / LIBRARY
         if not _is_whole(path):
             with locked(path.with_name(LOCK), mode=cache.MODE):  # others wait, and find it built
                 if not _is_whole(path):
@@ -78,14 +79,14 @@ def library() -> Path:
 
 def is_built() -> bool:
     """Whether the library for this torch is there already."""
-    key = _key()
-    return any(_is_whole(folder / key / LIBRARY) for folder in (READY, cache.cache_dir()))
+    folders = READY / _ready_key(), cache.cache_dir() / _key()
+    return any(_is_whole(folder / LIBRARY) for folder in folders)
 
 
 def make_ready() -> Path:
     """Copies the library for this torch, and its list of ops, into the package."""
     built = library()
-    ready = READY / built.parent.name
+    ready = READY / _ready_key()
     if built.parent != ready:
         ready.mkdir(parents=True, exist_ok=True)
         shutil.copy(built, ready)
@@ -153,7 +154,7 @@ def _gone(folder: Path) -> str | None:
         torch = Path(made["torch"], "version.py").read_text("utf-8")
     except OSError:
         torch = ""
-    if f"'{made['version']}'" not in torch:
+    if not re.search(rf"'{re.escape(made['version'])}['+]", torch):  # '2.15.0+cu132' is 2.15.0
         return f"there is no torch {made['version']} in {made['torch']} any more"
     if not Path(made["anydevice"]).exists() or made["anydevice"] == str(NATIVE):
         return "of earlier sources"
@@ -224,7 +225,8 @@ def _compile(compiler: list[str], folder: Path, output: IO[str], progress: Progr
 
 
 def _compile_commands(compiler: list[str], folder: Path) -> dict[str, list[str]]:
-    include = [f"-iquote{NATIVE}", f"-I{headers()}", f"-I{headers() / 'torch/csrc/api/include'}"]
+    include = ["-include", str(NATIVE / "old_libc.h"), f"-iquote{NATIVE}"]
+    include += [f"-I{headers()}", f"-I{headers() / 'torch/csrc/api/include'}"]
     commands = {}
     for name, parts in units().items():
         unit = folder / f"{name}.cpp"
@@ -288,11 +290,21 @@ def compiler() -> list[str]:
 
 def _key() -> str:
     """Names torch's version and everything else that the library is made from."""
-    made_with = (*FLAGS, os.environ.get("CXX", ""), platform.machine())
+    return _named(torch_version(), os.environ.get("CXX", ""))
+
+
+def _ready_key() -> str:
+    """The name of a library that a wheel carries: PyTorch's builds of a release for the CPU and for
+    CUDA have the same headers, so that each loads what was built against the other."""
+    return _named(re.sub(r"\+(cpu|cu\d+)$", "", torch_version()), compiler="")
+
+
+def _named(torch: str, compiler: str) -> str:
+    made_with = (*FLAGS, compiler, platform.machine())
     made_from = hashlib.sha256(" ".join(made_with).encode())
     for file in sorted((*NATIVE.rglob("*.cpp"), *NATIVE.rglob("*.h"))):
         made_from.update(file.relative_to(NATIVE).as_posix().encode() + file.read_bytes())
-    return f"torch-{torch_version()}-{made_from.hexdigest()[:16]}"
+    return f"torch-{torch}-{made_from.hexdigest()[:16]}"
 
 
 def _torch() -> Path:

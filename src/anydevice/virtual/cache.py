@@ -8,8 +8,9 @@ Note [Who may write to the cache]
   A cache that root filled for everybody passes.
 - Folders and files are made so that only their owner can write, even where the umask would let a
   group do so.
-- The folder that the cache is in may be shared. In one without the sticky bit others can rename the
-  cache, and put theirs in its place after the check; a folder of your own has no such gap.
+- The folders above may be shared, as /tmp is. But one that others can write to needs the sticky
+  bit: without it they can rename what is in it, and put their cache in the place of this one after
+  the check. The groups of root and of this user alone are not others.
 - Against damage, not against people, a library has a checksum (build.py).
 """
 
@@ -22,6 +23,7 @@ from pathlib import Path
 from anydevice.errors import UsageError
 
 MODE = 0o644  # of files that are kept
+NOBODY = 65534
 OTHERS = stat.S_IWGRP | stat.S_IWOTH
 FIX = "delete it, or set XDG_CACHE_HOME to a folder that only you can write to."
 
@@ -46,6 +48,8 @@ def folder(name: str) -> Path:
     for each in (cache, cache / name):
         each.mkdir(mode=0o755, exist_ok=True)
         refuse_foreign(each)
+    for passed in _way_to(cache / name):
+        _refuse_swaps(passed)
     for file in (cache / name).iterdir():
         with suppress(FileNotFoundError):  # another process gives it its last name just now
             refuse_foreign(file)
@@ -70,6 +74,42 @@ def refuse_foreign(path: Path) -> None:
                 f"expected that only its owner can write to {path}, since code in it is run; "
                 f"its permissions are {stat.filemode(state.st_mode)}: {FIX}"
             )
+
+
+def _way_to(path: Path) -> Iterator[Path]:
+    """The folders and links by which a path is reached."""
+    for passed in (path.absolute(), *path.absolute().parents):
+        yield passed
+        if passed.is_symlink():
+            yield from _way_to(passed.parent / os.readlink(passed))
+
+
+def _refuse_swaps(folder: Path) -> None:
+    """An error if others can put something else in the place of what is in a folder."""
+    for state in _states(folder):
+        foreign = state.st_uid not in _trusted() | _outside()
+        if foreign or (_others_write(state) and not state.st_mode & stat.S_ISVTX):
+            raise UsageError(
+                "expected a folder for the cache that nobody else can replace, got one in "
+                f"{folder}, which belongs to {_name(state.st_uid)} and has the permissions "
+                f"{stat.filemode(state.st_mode)}: set XDG_CACHE_HOME to a folder of your own."
+            )
+
+
+def _outside() -> set[int]:
+    """In a namespace of users, as of a container, who owns what is outside of it: "nobody"."""
+    try:
+        whole = Path("/proc/self/uid_map").read_text("utf-8").split() == ["0", "0", str(2**32 - 1)]
+    except OSError:
+        return set()
+    return set() if whole else {NOBODY}
+
+
+def _others_write(state: os.stat_result) -> bool:
+    if stat.S_ISLNK(state.st_mode):
+        return False
+    others = stat.S_IWOTH if state.st_gid in (0, os.geteuid()) else OTHERS
+    return bool(state.st_mode & others)
 
 
 def _states(path: Path) -> Iterator[os.stat_result]:
