@@ -38,13 +38,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=PARTS, action="append", help="repeatable")
     chosen = parser.parse_args().only or list(PARTS)
-    rows = json.loads(ROWS.read_text("utf-8")) if ROWS.exists() else {}
-    row = rows.setdefault(version("torch"), {})
     for part in chosen:
         print(f"{version('torch')}: {part} …", flush=True)
-        row[part] = PARTS[part]()
-        print(f"  {row[part]}", flush=True)
-        row["on"] = date.today().isoformat()
+        found = PARTS[part]()
+        print(f"  {found}", flush=True)
+        rows = json.loads(ROWS.read_text("utf-8")) if ROWS.exists() else {}
+        row = rows.setdefault(version("torch"), {})
+        row |= {part: found, "on": date.today().isoformat()}
         ROWS.write_text(json.dumps(rows, indent=1, sort_keys=True) + "\n", "utf-8")
         PAGE.write_text(page(rows), "utf-8")
     return int(any("failed" in row[part] or "wrong" in row[part] for part in chosen))

@@ -127,7 +127,9 @@ def test_a_library_of_a_release_is_for_its_builds_alone(torch, loads, tmp_path, 
 
 
 @pytest.mark.skipif(
-    platform.libc_ver()[0] != "glibc" or platform.machine() != "x86_64" or not shutil.which("objdump"),
+    platform.libc_ver()[0] != "glibc"
+    or platform.machine() != "x86_64"
+    or not shutil.which("objdump"),
     reason="needs glibc on x86_64, and binutils",
 )
 @pytest.mark.parametrize(("part", "newest"), [("GLIBC", "2.28"), ("GLIBCXX", "3.4.25")])
