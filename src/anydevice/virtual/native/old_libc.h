@@ -1,8 +1,8 @@
 // Comes before every other header (build.py), so that the library loads where the C library is
 // older than here: glibc 2.28 and libstdc++ of GCC 8, which are manylinux_2_28's.
 //
-// A linker takes the newest version of each function. Those below have an older one with the same
-// behaviour, or are a line of code in headers that can be told not to use what is new.
+// A linker takes the newest version of each function. Those below have an older one that does the
+// same, or are in headers that can do without what is new.
 #pragma once
 
 #include <cstddef>
