@@ -9,6 +9,7 @@ import pytest
 from anydevice.devices.catalogue import card
 from anydevice.errors import UsageError
 from anydevice.plan.batch import Largest, largest_batch
+from anydevice.plan.context import Context
 from anydevice.plan.hollow.failures import CannotPlanError, DoesNotFitError
 from anydevice.plan.hollow.gpus import HollowGPUs
 from anydevice.plan.hollow.run import HollowRun
@@ -42,9 +43,10 @@ class Formula:
         samples = min(subject.batch, self.data)
         need = self.need(samples)
         return HollowRun(
-            *("t4", 1, 3, 3, need, need, need, 0, need <= ROOM, 0, samples, 0),
+            *("t4", 1, 3, 3, need, need, need, Context.exactly(0), 0, samples, 0),
             blocks=[],
             step_marks=[],
+            verdict="yes" if need <= ROOM else "no",
         )
 
     def run_if_it_fits(self, subject: Batch, name: str) -> HollowRun:
