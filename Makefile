@@ -49,6 +49,7 @@ fuzz: .venv/installed
 conformance: .venv/installed
 	@failed=0; $(BIN)/python -m tests.conformance || failed=1; \
 	$(BIN)/python -m tests.conformance.recording || failed=1; \
+	$(BIN)/python -m tests.conformance.card || failed=1; \
 	$(BIN)/python benchmarks/virtual_overhead.py || failed=1; exit $$failed
 
 # Every published measurement that the project has against its prediction: writes docs/accuracy.md.

@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,9 +24,29 @@ WHOLE = (
 )
 
 # CUDA takes indices that are still on the host.
-HOST_INDICES = ("index.Tensor", "index.Tensor_out", "index_put_", "_index_put_impl_")
+HOST_INDICES = ("index.Tensor", "index.Tensor_out")
 
-MASKED_FILL = ("masked_fill.Tensor", "masked_fill_.Tensor")
+# Kernels that look at devices in another way than torchgen's wrapper and TensorIterator.
+OWN_CHECKS = {
+    "index_put": ("index_put_", "_index_put_impl_"),
+    "masked_fill": (
+        "masked_fill.Tensor", "masked_fill_.Tensor", "masked_fill.Scalar", "masked_fill_.Scalar",
+    ),
+    "fill_index": ("index_fill_.int_Tensor",),
+    "where": ("where.self", "where.self_out"),
+    "no_scalar": ("binary_cross_entropy", "binary_cross_entropy.out"),
+    "same_output": ("mse_loss", "mse_loss.out"),
+    "gpu_kernel": ("smooth_l1_loss", "smooth_l1_loss.out", "lerp.Tensor", "lerp_.Tensor",
+                   "lerp.Tensor_out", "lerp.Scalar", "lerp_.Scalar", "lerp.Scalar_out"),
+}  # fmt: skip
+OWN_CHECK = {op: check for check, ops in OWN_CHECKS.items() for op in ops}
+
+DTYPES = {
+    "whole": "Bool,Byte,Char,Short,Int,Long",
+    "integers": "Byte,Char,Short,Int,Long",
+    "complex": "ComplexHalf,ComplexFloat,ComplexDouble",
+}
+REFUSALS = Path(__file__).with_name("refusals.txt")
 
 
 @dataclass
@@ -42,7 +63,8 @@ class Entry:
 
 def kept_op_list(folder: Path) -> str:
     """The list, kept in a folder: reading PyTorch's file takes longer than all else at start."""
-    made_by = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
+    sources = Path(__file__).read_bytes() + REFUSALS.read_bytes()
+    made_by = hashlib.sha256(sources).hexdigest()[:16]
     kept = folder / f"ops-{made_by}.txt"
     try:
         return kept.read_text("utf-8")
@@ -54,9 +76,37 @@ def kept_op_list(folder: Path) -> str:
 
 
 def op_list() -> str:
-    """A line for each layout and op: layout, op with overload, device check, name in errors."""
+    """A line for each layout and op: layout, op with overload, device check, name in errors.
+
+    After them, what a card refuses, each line marked with an exclamation mark.
+    """
     entries = {entry.op: entry for entry in _entries(_native_functions().read_text("utf-8"))}
-    return "\n".join(line for entry in entries.values() for line in _lines(entry, entries))
+    lines = [line for entry in entries.values() for line in _lines(entry, entries)]
+    return "\n".join([*lines, *_refusals(entries)])
+
+
+def _refusals(entries: dict[str, Entry]) -> Iterator[str]:
+    """As the library reads them: a line for each overload, dtypes by their own names."""
+    overloads = defaultdict(list)
+    for op in entries:
+        overloads[op.partition(".")[0].removesuffix("_")].append(op)
+    for line in REFUSALS.read_text("utf-8").splitlines():
+        if line and not line.startswith("#"):
+            kind, ops, rest = line.split(maxsplit=2)
+            first, _, text = rest.partition(" ")
+            if kind == "no-kernel":
+                dtypes, _, text = text.partition(" ")
+                rest = f"{first} {_spelled_out(dtypes)} {text}"
+            elif kind == "wider":
+                rest = _spelled_out(first)
+            for named in ops.split(","):
+                yield from (
+                    f"!{kind} {op} {rest}" for op in overloads.get(named, [named.removesuffix(".")])
+                )
+
+
+def _spelled_out(dtypes: str) -> str:
+    return ",".join(DTYPES.get(name, name) for name in dtypes.split(","))
 
 
 def _native_functions() -> Path:
@@ -71,12 +121,12 @@ def _native_functions() -> Path:
 def _lines(entry: Entry, entries: dict[str, Entry]) -> Iterator[str]:
     structured = entry.structured or entry.delegate is not None
     dispatch = entries[entry.delegate].dispatch if entry.delegate else entry.dispatch
-    method = "wrapper_CUDA_" + (_native_name(entry) if structured else _dispatcher_name(entry))
+    name = _native_name(entry) if structured else _dispatcher_name(entry)
     layouts = [layout for layout in LAYOUTS if layout in {**dispatch, **entry.dispatch}]
     if entry.op in WHOLE and "CUDA" not in layouts:
         layouts.append("CUDA")
     for layout in layouts:
-        yield f"{layout} {entry.op} {entry.check} {method}"
+        yield f"{layout} {entry.op} {entry.check} wrapper_{layout}_{name}"
 
 
 def _native_name(entry: Entry) -> str:
@@ -131,7 +181,7 @@ def _unchecked(op: str, comment: str) -> str:
         return "foreach"
     if op in HOST_INDICES:
         return "indices"
-    if op in MASKED_FILL:
-        return "masked_fill"
+    if op in OWN_CHECK:
+        return OWN_CHECK[op]
     by_iterator = "TensorIterator" in comment or op.startswith("special_")
     return "iterator" if by_iterator else "none"

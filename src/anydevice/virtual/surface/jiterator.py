@@ -53,6 +53,17 @@ def names() -> dict[str, Any]:
     return {"_cuda_jiterator_compile_and_launch_kernel": launch}
 
 
+def _check_devices(tensors: Sequence[torch.Tensor]) -> None:
+    """As TensorIterator does: all on one GPU, but for one number from the host."""
+    common = next((t.device for t in tensors if t.is_cuda), torch.device("cpu"))
+    for tensor in tensors:
+        if tensor.device != common and not (tensor.is_cpu and tensor.dim() == 0):
+            raise RuntimeError(
+                "Expected all tensors to be on the same device, but found at least two devices, "
+                f"{common} and {tensor.device}!"
+            )
+
+
 def launch(
     code: str,
     name: str,
@@ -64,6 +75,7 @@ def launch(
     """Calls the function `name` of `code` on each element, after the usual promotion of types."""
     from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 
+    _check_devices(tensors)
     computed, promoted = elementwise_dtypes(
         *tensors, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
     )

@@ -21,12 +21,14 @@
 // and names no device, so most of our kernels are ordinary ATen code.
 #include "alias.h"
 #include "hollow.h"
+#include "kernels/wider.h"
 #include "known.h"
 #include "signature.h"
 
 #include <deque>
 #include <mutex>
 #include <sstream>
+#include <unordered_map>
 
 namespace anydevice {
 namespace {
@@ -34,6 +36,7 @@ namespace {
 using c10::DispatchKey;
 using c10::DispatchKeySet;
 using c10::IValue;
+using kernels::call_wide;
 using torch::jit::Stack;
 
 struct Devices {
@@ -169,8 +172,9 @@ const auto keys_above =
     c10::autograd_dispatch_keyset_with_ADInplaceOrView | DispatchKeySet(DispatchKey::AutocastCPU);
 
 // torch.jit.trace records a convolution by the _convolution inside it, which has to see the tensors
-// themselves: an alias would become a constant.
-void convolve_traced(Stack& stack) {
+// themselves: an alias would become a constant. And tensors on several devices are refused by the
+// kernel that it chooses for them.
+void convolve_unaliased(Stack& stack) {
   auto arguments = torch::jit::pop(stack, 9);
   torch::jit::push(stack, at::_convolution(arguments[0].toTensor(), arguments[1].toTensor(),
                                            arguments[2].to<std::optional<at::Tensor>>(),
@@ -183,6 +187,77 @@ void convolve_traced(Stack& stack) {
                                            /*allow_tf32=*/true));
 }
 
+// What a card checks before it looks for a kernel: the shapes.
+void check_shapes(const c10::OperatorHandle& op, const Signature& signature,
+                  const IValue* arguments) {
+  if (!op.hasKernelForDispatchKey(DispatchKey::Meta)) {
+    return;
+  }
+  Stack stack(arguments, arguments + signature.num_arguments);
+  for (const auto& slot : signature.slots) {
+    auto& value = stack[slot.index];
+    if (slot.kind == Kind::tensor && value.isTensor() && value.toTensor().defined()) {
+      const auto& tensor = value.toTensor();
+      if (tensor.layout() != c10::kStrided) {
+        return;
+      }
+      value =
+          at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(c10::kMeta));
+    } else if (value.isTensorList() || value.isDevice() || value.isGenerator()) {
+      return;
+    }
+  }
+  const c10::impl::ExcludeDispatchKeyGuard below(keys_above);
+  try {
+    op.redispatchBoxed(DispatchKeySet(DispatchKey::Meta), &stack);
+  } catch (const c10::NotImplementedError&) {  // nothing is known of them
+  }
+}
+
+void refuse_if_missing(const Signature& signature, const c10::OperatorHandle& op,
+                       const IValue* arguments) {
+  auto type = c10::ScalarType::Undefined;
+  if (const auto* lack = signature.refusals->missing(arguments, signature.num_arguments, type)) {
+    check_shapes(op, signature, arguments);
+    refuse_dtype(*lack, type);
+  }
+  if (C10_UNLIKELY(at::globalContext().deterministicAlgorithms())) {
+    signature.refusals->alert(arguments);
+  }
+}
+
+// A line of ops.py's list.
+struct Listed {
+  DeviceCheck check;
+  std::string method;
+};
+
+std::unordered_map<std::string, Listed>& listed() {
+  static auto* instance = new std::unordered_map<std::string, Listed>();
+  return *instance;
+}
+
+// As the list has the op; one that it does not have is checked as most are.
+Signature signature_listed(const c10::OperatorHandle& op, const std::string& layout) {
+  const auto& schema = op.schema();
+  const auto found = listed().find(layout + " " + toString(op.operator_name()));
+  if (found == listed().end() || found->second.check == DeviceCheck::none) {
+    return {schema, DeviceCheck::common,
+            "wrapper_CUDA_" + schema.overload_name() + "_" + schema.name().substr(6)};
+  }
+  return {schema, found->second.check, found->second.method};
+}
+
+std::string layout_of(DispatchKeySet keys) { return c10::toString(keys.highestPriorityTypeId()); }
+
+bool is_wider(const Signature& signature, const Stack& stack) {
+  const auto& slot = signature.slots.front();
+  const auto& value = torch::jit::peek(stack, slot.index, signature.num_arguments);
+  return !machine.hollow && slot.kind == Kind::tensor && value.isTensor() &&
+         value.toTensor().defined() &&
+         signature.refusals->wider.has(value.toTensor().scalar_type());
+}
+
 class CommonKernel final : public c10::OperatorKernel {
  public:
   CommonKernel(Signature signature, DispatchKeySet keys, c10::KernelFunction target)
@@ -192,12 +267,18 @@ class CommonKernel final : public c10::OperatorKernel {
   void operator()(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
     check_usable();
     run_backward_in_the_calling_thread();
-    const auto& signature = signature_of(op);
+    const auto& signature = signature_of(op, keys);
     auto* arguments = stack->data() + stack->size() - signature.num_arguments;
     const auto devices = devices_of(signature, arguments);
     if (C10_UNLIKELY(devices.mixed)) {
       signature.check_devices(arguments);
+      if (signature.check == DeviceCheck::convolution) {
+        return convolve_unaliased(*stack);
+      }
       signature.move_host_indices(arguments, devices.first.value_or(-1));
+    }
+    if (C10_UNLIKELY(signature.refusals != nullptr)) {
+      refuse_if_missing(signature, op, arguments);
     }
     if (C10_UNLIKELY(signature.synchronises != Synchronises::never) && signature.waits(arguments)) {
       wait_for(signature.op.c_str(), devices.first.value_or(-1), Wait::audibly);
@@ -207,7 +288,7 @@ class CommonKernel final : public c10::OperatorKernel {
     }
     if (C10_UNLIKELY(c10::impl::tls_is_dispatch_key_included(DispatchKey::Tracer)) &&
         signature.op == "aten::convolution") {
-      return convolve_traced(*stack);
+      return convolve_unaliased(*stack);
     }
     if (C10_UNLIKELY(machine.hollow) && signature.writes) {
       note_written(signature, arguments);
@@ -236,6 +317,9 @@ class CommonKernel final : public c10::OperatorKernel {
   }
 
   void call(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+    if (C10_UNLIKELY(signature_->refusals != nullptr) && is_wider(*signature_, *stack)) {
+      return call_wide(op, stack);
+    }
     if (target_.isValid()) {
       target_.callBoxed(op, keys, stack);
     } else {
@@ -244,7 +328,7 @@ class CommonKernel final : public c10::OperatorKernel {
   }
 
   void compute_hollow(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
-    const auto& signature = signature_of(op);
+    const auto& signature = signature_of(op, keys);
     if (answer_by_shapes(signature, *stack)) {
       return;
     }
@@ -260,12 +344,10 @@ class CommonKernel final : public c10::OperatorKernel {
   }
 
   // A kernel written by hand learns its op when it is first called.
-  const Signature& signature_of(const c10::OperatorHandle& op) {
+  const Signature& signature_of(const c10::OperatorHandle& op, DispatchKeySet keys) {
     std::call_once(known_, [&] {
       if (!signature_) {
-        const auto& schema = op.schema();
-        auto method = "wrapper_CUDA_" + schema.overload_name() + "_" + schema.name().substr(6);
-        signature_.emplace(schema, DeviceCheck::common, std::move(method));
+        signature_.emplace(signature_listed(op, layout_of(keys)));
       }
     });
     return *signature_;
@@ -274,6 +356,26 @@ class CommonKernel final : public c10::OperatorKernel {
   std::optional<Signature> signature_;
   std::once_flag known_;
   DispatchKeySet keys_;
+  c10::KernelFunction target_;
+};
+
+// Around a kernel of ours that sees CUDA tensors: what PyTorch's wrapper of a CUDA kernel checks.
+class CheckedKernel final : public c10::OperatorKernel {
+ public:
+  CheckedKernel(Signature signature, c10::KernelFunction target)
+      : signature_(std::move(signature)), target_(std::move(target)) {}
+
+  void operator()(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+    const auto* arguments = stack->data() + stack->size() - signature_.num_arguments;
+    signature_.check_devices(arguments);
+    if (signature_.refusals != nullptr) {
+      refuse_if_missing(signature_, op, arguments);
+    }
+    target_.callBoxed(op, keys, stack);
+  }
+
+ private:
+  Signature signature_;
   c10::KernelFunction target_;
 };
 
@@ -319,7 +421,13 @@ DeviceCheck check_named(const std::string& name) {
          : name == "iterator"    ? DeviceCheck::iterator
          : name == "foreach"     ? DeviceCheck::foreach
          : name == "indices"     ? DeviceCheck::indices
+         : name == "index_put"   ? DeviceCheck::index_put
          : name == "masked_fill" ? DeviceCheck::masked_fill
+         : name == "fill_index"  ? DeviceCheck::fill_index
+         : name == "where"       ? DeviceCheck::where
+         : name == "no_scalar"   ? DeviceCheck::no_scalar
+         : name == "same_output" ? DeviceCheck::same_output
+         : name == "gpu_kernel"  ? DeviceCheck::gpu_kernel
          : name == "convolution" ? DeviceCheck::convolution
                                  : DeviceCheck::none;
 }
@@ -336,6 +444,7 @@ void register_common(const std::string& line) {
   if (!handle) {
     return;
   }
+  listed()[layout + " " + toString(name)] = {check_named(check), method};
   for (const auto i : c10::irange(std::size(layouts))) {
     if (layout == layouts[i].name) {
       const auto host = machine.hollow ? layouts[i].hollow : layouts[i].host;
@@ -343,6 +452,18 @@ void register_common(const std::string& line) {
           Signature(handle->schema(), check_named(check), method), DispatchKeySet(host),
           host == DispatchKey::Meta ? kernel_for_shapes(op) : c10::KernelFunction());
       libraries()[i].impl(op.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)));
+    }
+  }
+}
+
+constexpr char refusal_mark = '!';
+
+// They come with the list, since a signature looks for its own.
+void read_refusals(const char* list) {
+  std::istringstream lines(list);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with(refusal_mark)) {
+      TORCH_INTERNAL_ASSERT(read_refusal(line.substr(1)), line);
     }
   }
 }
@@ -356,6 +477,28 @@ torch::Library& open_library(const char* ns, DispatchKey key) {
 bool list_part(const char* ns, DispatchKey key, void (*register_kernels)(Kernels&)) {
   parts().push_back({ns, key, register_kernels});
   return true;
+}
+
+std::optional<torch::CppFunction> checked(const c10::OperatorHandle& op, DispatchKey key,
+                                          const c10::KernelFunction& target) {
+  if (key != DispatchKey::CUDA) {
+    return std::nullopt;
+  }
+  auto signature = signature_listed(op, "CUDA");
+  const auto found = listed().find("CUDA " + toString(op.operator_name()));
+  const auto tensors = std::count_if(
+      signature.slots.begin(), signature.slots.end(),
+      [](const Slot& slot) { return slot.kind != Kind::device && slot.kind != Kind::generator; });
+  const bool several =
+      tensors > 1 && found != listed().end() && found->second.check == DeviceCheck::common;
+  if (!several && signature.refusals == nullptr) {
+    return std::nullopt;
+  }
+  if (!several) {
+    signature.check = DeviceCheck::none;
+  }
+  return torch::CppFunction::makeFromBoxedFunctor(
+      std::make_unique<CheckedKernel>(std::move(signature), target));
 }
 
 torch::CppFunction aliased(c10::KernelFunction target) {
@@ -373,12 +516,17 @@ void register_kernels(const char* list) {
   const c10::WarningUtils::WarningHandlerGuard quiet(&silence);
   libraries().clear();
   left_out().clear();
+  listed().clear();
+  forget_refusals();
+  read_refusals(list);
   for (const auto& layout : layouts) {
     open_library("aten", layout.device);
   }
   std::istringstream lines(list);
   for (std::string line; std::getline(lines, line);) {
-    register_common(line);
+    if (!line.starts_with(refusal_mark)) {
+      register_common(line);
+    }
   }
   for (const auto& part : parts()) {
     Kernels kernels(part.ns, part.key);

@@ -98,6 +98,12 @@ void Kernels::impl(const char* name, Kernel kernel) {
     return leave_out(*op, *reason);
   }
   try {
+    if (kernel.seeing_devices.isValid() && ns_ == "aten") {
+      if (auto function = checked(*op, key_, kernel.seeing_devices)) {
+        library_.impl(name, *std::move(function));
+        return;
+      }
+    }
     library_.impl(name, std::move(kernel.function));
   } catch (const c10::Error& error) {  // the C++ types differ where the schemas do not
     const std::string text = error.what_without_backtrace();

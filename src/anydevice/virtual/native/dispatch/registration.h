@@ -36,11 +36,15 @@ class Kernel {
   // A C++ function, for ops with its arguments and results.
   template <typename Result, typename... Arguments>
   Kernel(Result (*called)(Arguments...))
-      : Kernel(torch::CppFunction(called), std::type_identity<Result(Arguments...)>()) {}
+      : Kernel(torch::CppFunction(called), std::type_identity<Result(Arguments...)>()) {
+    seeing_devices = c10::KernelFunction::makeFromUnboxedRuntimeFunction(called);
+  }
 
   template <typename Function, Function* called>
   Kernel(c10::CompileTimeFunctionPointer<Function, called> known)
-      : Kernel(torch::CppFunction(known), std::type_identity<Function>()) {}
+      : Kernel(torch::CppFunction(known), std::type_identity<Function>()) {
+    seeing_devices = c10::KernelFunction::makeFromUnboxedFunction(known);
+  }
 
   // A boxed kernel that calls such a function.
   template <typename Function>
@@ -55,13 +59,17 @@ class Kernel {
 
   template <auto* called>
   static Kernel boxed(std::vector<const char*> arguments, int results) {
-    return {torch::CppFunction::makeFromBoxedFunction<called>(), std::move(arguments), results};
+    Kernel kernel(torch::CppFunction::makeFromBoxedFunction<called>(), std::move(arguments),
+                  results);
+    kernel.seeing_devices = c10::KernelFunction::makeFromBoxedFunction<called>();
+    return kernel;
   }
 
   // Why this cannot be a kernel for an op with this schema; nothing if it can.
   std::optional<std::string> mismatch(const c10::FunctionSchema& schema) const;
 
   torch::CppFunction function;
+  c10::KernelFunction seeing_devices;  // the same, if it is given CUDA tensors; else not valid
 
  private:
   std::unique_ptr<c10::FunctionSchema> inferred_;  // none: boxed
@@ -84,6 +92,11 @@ class Kernels {
   c10::DispatchKey key_;
   torch::Library& library_;
 };
+
+// The kernel as PyTorch registers one for CUDA: with a check of the devices before it, and what a
+// card refuses. Nothing if it has neither.
+std::optional<torch::CppFunction> checked(const c10::OperatorHandle& op, c10::DispatchKey key,
+                                          const c10::KernelFunction& target);
 
 torch::Library& open_library(const char* ns, c10::DispatchKey key);
 

@@ -59,6 +59,12 @@ void for_each_tensor(const c10::IValue& value, Visit visit) {
   }
 }
 
+[[noreturn]] void refuse_two_devices(Device common, Device other) {
+  TORCH_CHECK(false,
+              "Expected all tensors to be on the same device, but found at least two devices, ",
+              common, " and ", other, "!");
+}
+
 void check_iterator(const Signature& signature, const c10::IValue* arguments) {
   std::optional<Device> common;
   bool scalar_seen = false;
@@ -76,9 +82,7 @@ void check_iterator(const Signature& signature, const c10::IValue* arguments) {
       scalar_seen = true;
       return;
     }
-    TORCH_CHECK(false,
-                "Expected all tensors to be on the same device, but found at least two devices, ",
-                *common, " and ", tensor.device(), "!");
+    refuse_two_devices(*common, tensor.device());
   };
   for (const auto slot : signature.check_order) {
     for_each_tensor(arguments[signature.slots[slot].index], device_of_first);
@@ -93,28 +97,63 @@ void check_iterator(const Signature& signature, const c10::IValue* arguments) {
   }
 }
 
+// Input tensors with their place among them, from 1.
+template <typename Visit>
+void for_each_given(const Signature& signature, const c10::IValue* arguments, Visit visit) {
+  size_t place = 0;
+  for (const auto& slot : signature.slots) {
+    if (arguments[slot.index].isTensor() && arguments[slot.index].toTensor().defined() &&
+        !slot.written) {
+      visit(arguments[slot.index].toTensor(), ++place);
+    }
+  }
+}
+
+// torchgen's wrapper leaves these to the kernel.
+void check_keyword(const Signature& signature, const std::string& name, const at::Tensor& tensor,
+                   Device common) {
+  if (!tensor.defined() || tensor.device() == common) {
+    return;
+  }
+  TORCH_CHECK(signature.op != "aten::searchsorted",
+              "torch.searchsorted(): sorter and boundary tensors should have same device type, but "
+              "got sorter tensor device type ",
+              tensor.device(), " and input value tensor device type ", common);
+  TORCH_CHECK(false, "Expected data.get_device() == ", name,
+              "_value.get_device() to be true, but got false.  (Could this error message be "
+              "improved?  If so, please report an enhancement request to PyTorch.)");
+}
+
 void check_common(const Signature& signature, const c10::IValue* arguments) {
   std::optional<Device> common;
   for (const auto slot : signature.check_order) {
     const auto& argument = signature.slots[slot];
     for_each_tensor(arguments[argument.index], [&](const at::Tensor& tensor) {
+      if (argument.keyword_only && !argument.written && common) {
+        return check_keyword(signature, argument.name, tensor, *common);
+      }
       c10::impl::check_and_update_common_device(common, tensor, signature.method.c_str(),
                                                 argument.name.c_str());
     });
   }
 }
 
-void check_convolution(const c10::IValue* arguments) {
-  const auto& input = arguments[0].toTensor();
-  const auto& weight = arguments[1].toTensor();
-  TORCH_CHECK(input.options().type_equal(weight.options()) && input.device() == weight.device(),
-              "Input type (", input.toString(), ") and weight type (", weight.toString(),
-              ") should be the same");
-  if (arguments[2].isTensor()) {
-    const auto& bias = arguments[2].toTensor();
-    TORCH_CHECK(!bias.defined() || input.options().type_equal(bias.options()), "Input type (",
-                input.toString(), ") and bias type (", bias.toString(), ") should be the same");
+bool is_mask(const at::Tensor& index) {
+  return index.scalar_type() == at::kBool || index.scalar_type() == at::kByte;
+}
+
+// x[mask] = 0: one mask where x is and one number, which CUDA fills without knowing where.
+bool is_masked_fill(const c10::IValue* arguments) {
+  const auto& value = arguments[2].toTensor();
+  if (!value.is_cpu() || value.numel() != 1 || arguments[3].toBool()) {
+    return false;
   }
+  int64_t masks = 0, others = 0;
+  for_each_tensor(arguments[1], [&](const at::Tensor& index) {
+    const bool fits = is_mask(index) && index.device() == arguments[0].toTensor().device();
+    (fits ? masks : others) += index.defined();
+  });
+  return masks == 1 && others == 0;
 }
 
 void check_indices(const c10::IValue* arguments) {
@@ -126,10 +165,77 @@ void check_indices(const c10::IValue* arguments) {
   });
 }
 
-void check_masked_fill(const Signature& signature, const c10::IValue* arguments) {
-  TORCH_CHECK(arguments[0].toTensor().is_cuda(),
+// Only what accumulates asks for the values' device first: the rest is TensorIterator's.
+void check_index_put(const c10::IValue* arguments) {
+  const auto& self = arguments[0].toTensor();
+  const auto& values = arguments[2].toTensor();
+  if (self.device() == values.device() || values.dim() == 0 || is_masked_fill(arguments)) {
+    return;
+  }
+  TORCH_CHECK(
+      !self.is_cuda() || !(arguments[3].toBool() || at::globalContext().deterministicAlgorithms()),
+      "expected device ", self.device(), " but got device ", values.device(), " for value tensor");
+  refuse_two_devices(self.is_cuda() ? self.device() : values.device(),
+                     self.is_cuda() ? values.device() : self.device());
+}
+
+void check_masked_fill(const c10::IValue* arguments) {
+  const auto& self = arguments[0].toTensor();
+  const auto& mask = arguments[1].toTensor();
+  TORCH_CHECK(self.is_cuda() || !arguments[2].isTensor(),
               "masked_fill_: Expected inputs to be on same device");
+  TORCH_CHECK(self.device() == mask.device(),
+              "expected self and mask to be on the same device, but got mask on ", mask.device(),
+              " and self on ", self.device());
+}
+
+// index_fill: self and index; the value after them may be anywhere.
+void check_fill_index(const c10::IValue* arguments) {
+  const auto& self = arguments[0].toTensor();
+  const auto& index = arguments[2].toTensor();
+  if (self.device() != index.device()) {
+    refuse_two_devices(self.is_cuda() ? self.device() : index.device(),
+                       self.is_cuda() ? index.device() : self.device());
+  }
+}
+
+void check_where(const Signature& signature, const c10::IValue* arguments) {
+  std::optional<Device> common;
+  for (const auto& slot : signature.slots) {
+    const auto& tensor = arguments[slot.index].toTensor();
+    if (!common && !tensor.is_cpu()) {
+      common = tensor.device();
+    }
+  }
+  for (const auto& slot : signature.slots) {
+    const auto& tensor = arguments[slot.index].toTensor();
+    if ((tensor.dim() > 0 || slot.written) && tensor.device() != *common) {
+      refuse_two_devices(*common, tensor.device());
+    }
+  }
+}
+
+// As check_iterator, but a host scalar is refused, too: in the words of the check that finds it.
+void check_without_scalars(const Signature& signature, const c10::IValue* arguments) {
   check_iterator(signature, arguments);
+  std::optional<Device> first, cuda;
+  for_each_given(signature, arguments, [&](const at::Tensor& tensor, size_t) {
+    first = first.value_or(tensor.device());
+    cuda = tensor.is_cuda() ? cuda.value_or(tensor.device()) : cuda;
+  });
+  for_each_given(signature, arguments, [&](const at::Tensor& tensor, size_t place) {
+    if (!tensor.is_cpu() || !cuda) {
+      return;
+    }
+    TORCH_CHECK(signature.check != DeviceCheck::gpu_kernel,
+                "iter.device(arg).is_cuda() INTERNAL ASSERT FAILED at "
+                "\"aten/src/ATen/native/cuda/Loops.cuh\":118, please report a bug to PyTorch. "
+                "argument ",
+                place, ": expected a CUDA device but found cpu");
+    const bool made_on_host = signature.check == DeviceCheck::same_output && first->is_cpu();
+    refuse_two_devices(made_on_host ? tensor.device() : *cuda,
+                       made_on_host ? *cuda : tensor.device());
+  });
 }
 
 void check_foreach(const Signature& signature, const c10::IValue* arguments) {
@@ -179,28 +285,12 @@ Synchronises kind_of_wait(const std::string& op) {
   return found == known.end() ? never : found->second;
 }
 
-bool is_mask(const at::Tensor& index) {
-  return index.scalar_type() == at::kBool || index.scalar_type() == at::kByte;
-}
-
-// x[mask] = 0: one mask and one number, which CUDA fills without knowing where.
-bool is_masked_fill(const c10::IValue* arguments, int64_t tensors) {
-  if (tensors != 1 || !arguments[2].isTensor()) {
-    return false;
-  }
-  const auto& value = arguments[2].toTensor();
-  return value.is_cpu() && value.numel() == 1 && !arguments[3].toBool();
-}
-
 bool waits_for_mask(const c10::IValue* arguments, bool writes) {
-  int64_t tensors = 0, masks = 0;
-  for (const c10::IValue& index : arguments[1].toListRef()) {
-    if (index.isTensor() && index.toTensor().defined()) {
-      tensors += 1;
-      masks += is_mask(index.toTensor()) && index.toTensor().is_cuda();
-    }
-  }
-  return masks > 0 && !(writes && is_masked_fill(arguments, tensors));
+  bool masks = false;
+  for_each_tensor(arguments[1], [&](const at::Tensor& index) {
+    masks |= index.defined() && is_mask(index) && index.is_cuda();
+  });
+  return masks && !(writes && is_masked_fill(arguments));
 }
 
 }  // namespace
@@ -221,17 +311,23 @@ Signature::Signature(const c10::FunctionSchema& schema, DeviceCheck device_check
       continue;
     }
     const auto slot = static_cast<uint16_t>(slots.size());
-    slots.push_back({static_cast<uint16_t>(i), *kind, argument.name(), is_written(argument)});
+    slots.push_back({static_cast<uint16_t>(i), *kind, argument.name(), is_written(argument),
+                     argument.kwarg_only()});
     writes |= is_written(argument);
     if (*kind != Kind::device && *kind != Kind::generator) {
       (argument.kwarg_only() && is_written(argument) ? outputs : inputs).push_back(slot);
     }
   }
+  if (op == "aten::rsub") {
+    std::reverse(inputs.begin(), inputs.end());  // it calls sub(other, self)
+  }
   check_order = std::move(outputs);
   check_order.insert(check_order.end(), inputs.begin(), inputs.end());
+  const auto overload = schema.overload_name().empty() ? "" : "." + schema.overload_name();
+  refusals = refusals_of(op + overload);
   for (const auto i : c10::irange(num_returns)) {
     if (const auto kind = kind_of(*schema.returns()[i].type())) {
-      results.push_back({static_cast<uint16_t>(i), *kind, "", false});
+      results.push_back({static_cast<uint16_t>(i), *kind, "", false, false});
     }
   }
 }
@@ -248,10 +344,20 @@ void Signature::check_devices(const c10::IValue* arguments) const {
       return check_foreach(*this, arguments);
     case DeviceCheck::indices:
       return check_indices(arguments);
+    case DeviceCheck::index_put:
+      return check_index_put(arguments);
     case DeviceCheck::masked_fill:
-      return check_masked_fill(*this, arguments);
+      return check_masked_fill(arguments);
+    case DeviceCheck::fill_index:
+      return check_fill_index(arguments);
+    case DeviceCheck::where:
+      return check_where(*this, arguments);
+    case DeviceCheck::no_scalar:
+    case DeviceCheck::same_output:
+    case DeviceCheck::gpu_kernel:
+      return check_without_scalars(*this, arguments);
     case DeviceCheck::convolution:
-      return check_convolution(arguments);
+      return;  // the kernel that it chooses checks
   }
 }
 
@@ -272,7 +378,8 @@ bool Signature::waits(const c10::IValue* arguments) const {
 }
 
 void Signature::move_host_indices(const c10::IValue* arguments, int device) const {
-  if (check != DeviceCheck::indices) {
+  if ((check != DeviceCheck::indices && check != DeviceCheck::index_put) ||
+      !arguments[0].toTensor().is_cuda()) {
     return;
   }
   for (const c10::IValue& index : arguments[1].toListRef()) {

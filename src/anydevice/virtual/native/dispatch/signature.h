@@ -3,6 +3,7 @@
 #pragma once
 
 #include "anydevice.h"
+#include "refusals.h"
 
 #include <string>
 
@@ -15,7 +16,13 @@ enum class DeviceCheck : uint8_t {
   iterator,     // TensorIterator: all the same, one host scalar allowed
   foreach,      // element by element
   indices,      // on the host, or with the tensor they index
-  masked_fill,  // of these two, with its own message
+  index_put,    // the values with the tensor; the indices are moved to it
+  masked_fill,  // the mask with the tensor; the value is read
+  fill_index,   // the index with the tensor; the value is read
+  where,        // tensors of no dimension are moved
+  no_scalar,    // TensorIterator for a kernel that takes no host scalar
+  same_output,  // the same, and the result is made where the first tensor is
+  gpu_kernel,   // the same, and the kernel itself says so
   convolution,
 };
 
@@ -29,6 +36,7 @@ struct Slot {
   Kind kind;
   std::string name;
   bool written;
+  bool keyword_only;
 };
 
 struct Signature {
@@ -41,9 +49,10 @@ struct Signature {
   Synchronises synchronises = Synchronises::never;
   size_t num_arguments;
   size_t num_returns;
-  std::vector<Slot> slots;            // in the order of the arguments
-  std::vector<uint16_t> check_order;  // of slots: `out` first, then as they stand
-  std::vector<Slot> results;          // those that hold tensors
+  std::vector<Slot> slots;             // in the order of the arguments
+  std::vector<uint16_t> check_order;   // of slots: `out` first, then as they stand
+  std::vector<Slot> results;           // those that hold tensors
+  const Refusals* refusals = nullptr;  // none for most ops
 
   bool waits(const c10::IValue* arguments) const;  // for the device, with these arguments
   void move_host_indices(const c10::IValue* arguments, int device) const;  // reported

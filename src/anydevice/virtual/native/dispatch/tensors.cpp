@@ -5,6 +5,7 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/Resize.h>
+#include <ATen/native/ResizeCommon.h>
 #include <ATen/native/TensorFactories.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
@@ -48,13 +49,27 @@ void refuse_pinning(std::optional<bool> pin_memory) {
   TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
 }
 
+bool fills_memory() {
+  return C10_UNLIKELY(at::globalContext().deterministicAlgorithms()) &&
+         at::globalContext().deterministicFillUninitializedMemory();
+}
+
+// With deterministic algorithms memory that nobody wrote to is NaN, or the largest whole number.
+Tensor filled_if_asked(Tensor tensor) {
+  if (fills_memory()) {
+    at::native::fill_empty_deterministic_(tensor);
+  }
+  return tensor;
+}
+
 Tensor empty(IntArrayRef size, std::optional<ScalarType> dtype, std::optional<Layout>,
              std::optional<Device> device, std::optional<bool> pin_memory,
              std::optional<MemoryFormat> memory_format) {
   refuse_pinning(pin_memory);
   const OnDevice there(device);
-  return at::detail::empty_generic(size, allocator(), DispatchKeySet(DispatchKey::CUDA),
-                                   c10::dtype_or_default(dtype), memory_format);
+  return filled_if_asked(at::detail::empty_generic(size, allocator(),
+                                                   DispatchKeySet(DispatchKey::CUDA),
+                                                   c10::dtype_or_default(dtype), memory_format));
 }
 
 Tensor empty_strided(IntArrayRef size, IntArrayRef stride, std::optional<ScalarType> dtype,
@@ -62,8 +77,8 @@ Tensor empty_strided(IntArrayRef size, IntArrayRef stride, std::optional<ScalarT
                      std::optional<bool> pin_memory) {
   refuse_pinning(pin_memory);
   const OnDevice there(device);
-  return at::detail::empty_strided_generic(
-      size, stride, allocator(), DispatchKeySet(DispatchKey::CUDA), c10::dtype_or_default(dtype));
+  return filled_if_asked(at::detail::empty_strided_generic(
+      size, stride, allocator(), DispatchKeySet(DispatchKey::CUDA), c10::dtype_or_default(dtype)));
 }
 
 Tensor efficient_zero_tensor(IntArrayRef size, std::optional<ScalarType> dtype,
@@ -96,6 +111,7 @@ void resize(c10::TensorImpl& tensor, IntArrayRef size, at::OptionalIntArrayRef s
 const Tensor& resize_(const Tensor& self, IntArrayRef size,
                       std::optional<MemoryFormat> memory_format) {
   auto& impl = *self.unsafeGetTensorImpl();
+  const auto bytes_before = static_cast<int64_t>(impl.unsafe_storage().nbytes());
   if (self.sizes() != size) {
     resize(impl, size, std::nullopt);
   }
@@ -103,6 +119,9 @@ const Tensor& resize_(const Tensor& self, IntArrayRef size,
     TORCH_CHECK(*memory_format != MemoryFormat::Preserve, "Unsupported memory format",
                 *memory_format);
     impl.empty_tensor_restride(*memory_format);
+  }
+  if (fills_memory()) {
+    at::native::fill_resize_deterministic_(self, bytes_before);
   }
   return self;
 }

@@ -1,5 +1,6 @@
 // Ops that CUDA computes for types the CPU's kernels do not have: half and bfloat16 by way of
 // float, half-precision complex numbers by way of complex64, then rounded back.
+#include "wider.h"
 #include "kernel.h"
 
 namespace anydevice::kernels {
@@ -23,7 +24,8 @@ struct Widened {
   Tensor original, wide;
 };
 
-// Calls the op on wide copies of its narrow arguments; what it wrote to them is carried back.
+}  // namespace
+
 void call_wide(const c10::OperatorHandle& op, Stack* stack) {
   const auto& schema = op.schema();
   std::vector<Widened> copies;
@@ -61,6 +63,8 @@ void call_wide(const c10::OperatorHandle& op, Stack* stack) {
     }
   }
 }
+
+namespace {
 
 // cuFFT's half-precision plans.
 void check_powers_of_two(const Tensor& signal, IntArrayRef dims, int64_t last_size = 0) {
