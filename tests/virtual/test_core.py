@@ -104,7 +104,7 @@ ERRORS = {
     "Expected all tensors to be on the same device, but found at least two devices, "
     "cuda:0 and cpu!": lambda: cuda(3) + torch.ones(3),
     "Input type (torch.FloatTensor) and weight type (torch.cuda.FloatTensor) should be the "
-    "same": lambda: nn.Conv2d(1, 1, 1).cuda()(torch.ones(1, 1, 2, 2)),
+    "same": lambda: nn.Conv2d(1, 1, 5, 2).cuda()(torch.ones(16, 1, 8, 8)),
     "CUDA error: invalid device ordinal": lambda: torch.ones(1, device="cuda:9"),
     "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to "
     "host memory first.": lambda: cuda(1).numpy(),

@@ -98,7 +98,7 @@ def test_whole_numbers_have_no_kernel(kernel):
         WITHOUT_KERNEL[kernel](cuda(2, 2, dtype=torch.long))
 
 
-def test_the_text_names_cudas_kernel_and_shapes_come_first():
+def test_the_text_names_cudas_kernel():
     image = cuda(1, 1, 4, 4, dtype=torch.uint8)
     with pytest.raises(NotImplementedError, match=r"upsample_bilinear2d_out_frame.*'Byte'"):
         F.interpolate(image, size=8, mode="bilinear")
@@ -107,8 +107,6 @@ def test_the_text_names_cudas_kernel_and_shapes_come_first():
     with pytest.raises(NotImplementedError, match=r"lu_factor_cusolver.*'Half'"):
         torch.linalg.det(cuda(2, 2).half())
     whole = cuda(2, 3, dtype=torch.long)
-    with pytest.raises(RuntimeError, match="cannot be multiplied"):
-        whole @ whole
     with pytest.raises(NotImplementedError, match="addmm_cuda"):
         torch.mm(whole, whole.T, out=cuda(2, 2, dtype=torch.long))
 
@@ -173,7 +171,7 @@ def says(call):
 lstm, whole = torch.nn.LSTM(3, 4).cuda(), gpu(2, 2).long()
 found = [
     says(lambda: lstm(gpu(2, 1, 3), (torch.zeros(1, 1, 4),) * 2)), says(lambda: whole @ whole),
-    says(lambda: gpu(5).__setitem__(torch.tensor([0]), torch.ones(1))),
+    says(lambda: gpu(5).__setitem__(torch.tensor([0, 1]), torch.ones(2))),
 ]
 torch.use_deterministic_algorithms(True)
 print(json.dumps([*found, says(lambda: gpu(4).median(0))]))

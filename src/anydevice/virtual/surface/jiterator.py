@@ -54,10 +54,10 @@ def names() -> dict[str, Any]:
 
 
 def _check_devices(tensors: Sequence[torch.Tensor]) -> None:
-    """As TensorIterator does: all on one GPU, but for one number from the host."""
+    """As TensorIterator does for these kernels: all on one GPU, numbers too."""
     common = next((t.device for t in tensors if t.is_cuda), torch.device("cpu"))
     for tensor in tensors:
-        if tensor.device != common and not (tensor.is_cpu and tensor.dim() == 0):
+        if tensor.device != common:
             raise RuntimeError(
                 "Expected all tensors to be on the same device, but found at least two devices, "
                 f"{common} and {tensor.device}!"

@@ -187,30 +187,52 @@ void convolve_unaliased(Stack& stack) {
                                            /*allow_tf32=*/true));
 }
 
-// What a card checks before it looks for a kernel: the shapes.
-void check_shapes(const c10::OperatorHandle& op, const Signature& signature,
-                  const IValue* arguments) {
-  if (!op.hasKernelForDispatchKey(DispatchKey::Meta)) {
-    return;
-  }
+// The op on tensors without bytes, those of `type` with floats instead; false: it has no kernel for
+// such, or they are not all there is to it.
+bool runs_on_shapes(const c10::OperatorHandle& op, const Signature& signature,
+                    const IValue* arguments, c10::ScalarType type) {
   Stack stack(arguments, arguments + signature.num_arguments);
   for (const auto& slot : signature.slots) {
     auto& value = stack[slot.index];
     if (slot.kind == Kind::tensor && value.isTensor() && value.toTensor().defined()) {
       const auto& tensor = value.toTensor();
       if (tensor.layout() != c10::kStrided) {
-        return;
+        return false;
       }
-      value =
-          at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(c10::kMeta));
+      const auto of = tensor.scalar_type() == type ? at::kFloat : tensor.scalar_type();
+      value = at::empty_strided(tensor.sizes(), tensor.strides(),
+                                at::TensorOptions().dtype(of).device(c10::kMeta));
     } else if (value.isTensorList() || value.isDevice() || value.isGenerator()) {
-      return;
+      return false;
     }
   }
   const c10::impl::ExcludeDispatchKeyGuard below(keys_above);
   try {
     op.redispatchBoxed(DispatchKeySet(DispatchKey::Meta), &stack);
-  } catch (const c10::NotImplementedError&) {  // nothing is known of them
+  } catch (const c10::NotImplementedError&) {
+    return false;
+  }
+  return true;
+}
+
+// What a card checks before it looks for a kernel: the shapes. A target of whole numbers must stay
+// one, so both ways have to fail.
+void check_shapes(const c10::OperatorHandle& op, const Signature& signature,
+                  const IValue* arguments, c10::ScalarType type) {
+  if (!op.hasKernelForDispatchKey(DispatchKey::Meta)) {
+    return;
+  }
+  try {
+    runs_on_shapes(op, signature, arguments, type);
+  } catch (const c10::Error& error) {
+    const std::string first = error.what_without_backtrace();
+    try {
+      runs_on_shapes(op, signature, arguments, c10::ScalarType::Undefined);
+    } catch (const c10::Error&) {
+      TORCH_CHECK(false, first);
+    } catch (const std::exception&) {
+    }
+  } catch (const std::exception&) {  // of a kernel in Python: it speaks of dtypes, too
   }
 }
 
@@ -218,7 +240,7 @@ void refuse_if_missing(const Signature& signature, const c10::OperatorHandle& op
                        const IValue* arguments) {
   auto type = c10::ScalarType::Undefined;
   if (const auto* lack = signature.refusals->missing(arguments, signature.num_arguments, type)) {
-    check_shapes(op, signature, arguments);
+    check_shapes(op, signature, arguments, type);
     refuse_dtype(*lack, type);
   }
   if (C10_UNLIKELY(at::globalContext().deterministicAlgorithms())) {

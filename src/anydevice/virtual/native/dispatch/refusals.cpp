@@ -85,8 +85,6 @@ std::optional<ScalarType> promoted_type(const IValue* arguments, size_t count) {
     if (arguments[i].isTensor() && arguments[i].toTensor().defined()) {
       state = at::native::update_result_type_state(arguments[i].toTensor(), state);
       seen = true;
-    } else if (arguments[i].isScalar() && seen) {
-      state = at::native::update_result_type_state(arguments[i].toScalar(), state);
     }
   }
   return seen ? std::optional(at::native::result_type(state)) : std::nullopt;

@@ -165,7 +165,7 @@ void check_indices(const c10::IValue* arguments) {
   });
 }
 
-// Only what accumulates asks for the values' device first: the rest is TensorIterator's.
+// Only what accumulates asks for the values' device first: TensorIterator checks everything else.
 void check_index_put(const c10::IValue* arguments) {
   const auto& self = arguments[0].toTensor();
   const auto& values = arguments[2].toTensor();
@@ -215,7 +215,7 @@ void check_where(const Signature& signature, const c10::IValue* arguments) {
   }
 }
 
-// As check_iterator, but a host scalar is refused, too: in the words of the check that finds it.
+// As check_iterator, but a host scalar is refused, too: with the text of the check that finds it.
 void check_without_scalars(const Signature& signature, const c10::IValue* arguments) {
   check_iterator(signature, arguments);
   std::optional<Device> first, cuda;
