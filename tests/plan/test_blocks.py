@@ -8,7 +8,16 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from anydevice.plan.hollow.blocks import BACKWARD, INPUTS, TEMPORARY, WORKSPACE, Block, peak
+from anydevice.plan.answer import Verdict
+from anydevice.plan.hollow.blocks import (
+    BACKWARD,
+    INPUTS,
+    PARAMETERS,
+    TEMPORARY,
+    WORKSPACE,
+    Block,
+    peak,
+)
 from anydevice.plan.hollow.isolated import isolated
 from anydevice.plan.hollow.run import HollowRun, hollow_run
 
@@ -117,6 +126,44 @@ def test_a_convolution_on_tensor_cores_works_on_copies_of_its_operands() -> None
         return convolution()().to(memory_format=torch.channels_last)
 
     assert run_of(channels_last, shape, "a100-80gb").cudnn == 0
+
+
+def test_winograds_tiles_are_counted_where_cudnn_may_choose_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def many_channels() -> nn.Module:
+        return nn.Conv2d(256, 512, 3, padding=1)
+
+    shape = (2, 256, 8, 8)
+    assert run_of(many_channels, shape, "v100-16gb").cudnn == 0
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    images, filters = 4 * 2 * (256 + 512) * 8 * 8, 4 * 256 * 512 * 9
+    assert run_of(many_channels, shape, "v100-16gb").cudnn == images * 36 // 16 + filters * 4
+    assert run_of(convolution(), (4, 8, 32, 32), "v100-16gb").cudnn == 0  # few channels
+    assert run_of(many_channels, shape, "v100-16gb", dtype=torch.float16).cudnn == (
+        (images + filters) // 2
+    )
+
+
+def test_all_micro_batches_of_a_step_are_counted_and_a_moved_network_keeps_its_parameters() -> None:
+    def train() -> None:
+        network = nn.Sequential(nn.Linear(100, 200), nn.BatchNorm1d(200)).cuda()
+        network[0].requires_grad_(False)
+        optimizer = torch.optim.SGD(network[1].parameters(), lr=0.1)
+        for _ in range(3):
+            network.cpu().cuda()
+            for _ in range(4):
+                outputs = network(torch.rand(8, 100, device="cuda"))
+                scaled = outputs * 2.0
+                (scaled * scaled).sum().backward()
+            optimizer.step()
+
+    run = isolated(lambda: hollow_run(train, "t4"))
+    assert (run.samples, run.step_samples) == (8, 32)
+    moved = totals(run, PARAMETERS)
+    assert moved[""] == 4 * (100 * 200 + 200) + 4 * 4 * 200 + 8
+    outside = Verdict(run).activations()
+    assert any(name.startswith("outside modules, test_blocks.py:") for name in outside)
 
 
 def test_workspaces_are_never_counted_as_tensors() -> None:

@@ -110,6 +110,21 @@ def test_bytes_are_those_read_and_written() -> None:
     assert bytes_of(lambda: x.sum()) == [tensor + 4]
 
 
+def test_channels_last_stays_so_and_is_not_converted() -> None:
+    network = nn.Sequential(nn.Conv2d(16, 32, 3), nn.BatchNorm2d(32), nn.Conv2d(32, 8, 1)).cuda()
+    images = torch.rand(2, 16, 8, 8, device="cuda")
+    converted = [op.layout for op in recorded(training(network, images)).ops if op.products]
+    assert all(size > 0 for size in converted)
+    assert len(converted) == 4
+    network = network.to(memory_format=torch.channels_last)
+    images = images.to(memory_format=torch.channels_last)
+    kept = recorded(training(network, images)).ops
+    forward = [op.layout for op in kept if op.products and not op.backward]
+    assert forward == [0.0, 0.0]
+    assert network(images).is_contiguous(memory_format=torch.channels_last)
+    assert network.double()(images.double()).is_contiguous()
+
+
 def test_a_foreach_optimizer_launches_few_kernels_and_a_loop_many() -> None:
     with torch.device("cuda"):
         network, x = networks.resnet50(), torch.rand(1, 3, 64, 64)

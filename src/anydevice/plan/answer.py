@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from rich.text import Text
@@ -25,6 +26,7 @@ from anydevice.tables import Shown, Table
 from anydevice.text import UNSET, duration_text, size_text
 
 MODULES_SHOWN = 12
+OUTSIDE = "outside modules"
 LEAST_SHOWN = 0.005  # share of the total
 BEYOND = ("rounding to blocks", "cached by the allocator", "CUDA context")
 ROWS = (*CATEGORIES, *BEYOND)
@@ -208,7 +210,7 @@ class Verdict:
         held = Counter[str]()
         for block in self.peak.blocks:
             if block.category == ACTIVATIONS:
-                held[block.module or "outside modules"] += block.bytes
+                held[block.module or f"{OUTSIDE}, {Path(block.where).name}"] += block.bytes
         return dict(held.most_common())
 
     def to_dict(self) -> dict[str, Any]:
@@ -271,7 +273,7 @@ def _grouped(by_module: dict[str, int]) -> dict[str, int]:
 
     Modules that differ in a number only (`layers.0.norm`, `layers.1.norm`) then share a line.
     """
-    names = {name: name.split(".") for name in by_module}
+    names = {name: [name] if name.startswith(OUTSIDE) else name.split(".") for name in by_module}
     chosen = Counter[str]()
     for depth in range(1, 1 + max(map(len, names.values()))):
         groups = _added_up(by_module, names, depth)

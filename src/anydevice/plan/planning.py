@@ -94,7 +94,7 @@ def plan(
             context=taken,
         )
         run = hollow.run(subject, subject.name)
-        verdict = Verdict(run, time=run.predicted(run.samples))
+        verdict = Verdict(run, time=run.predicted(run.step_samples or run.samples))
         if batch_arg is not None:
             verdict.largest = largest_batch(subject, hollow, run, batch_arg)
         if isinstance(function, Trial) and (remedies or (remedies is None and not run.fits)):

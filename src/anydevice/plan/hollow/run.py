@@ -51,7 +51,7 @@ class HollowRun:
     requested: int  # the part of it that was asked for, before rounding
     context: Context
     device: int  # the fullest one, which the figures describe
-    samples: int | None
+    samples: int | None  # in the first batch
     cudnn: int
     blocks: list[Block] = field(repr=False)
     step_marks: list[int]
@@ -59,6 +59,7 @@ class HollowRun:
     notes: list[str] = field(default_factory=list)  # what was assumed, as sentences
     kinds: dict[str, str] = field(default_factory=dict, repr=False)  # the class of each module
     work: Work | None = field(default=None, repr=False)  # of the last step
+    step_samples: int | None = None  # in all batches of a step
     verdict: str = "yes"  # whether it fits: "maybe", if that depends on the context's size; "no"
 
     @property
@@ -187,6 +188,7 @@ class _Running:
             notes=notes,
             kinds=watch.kinds,
             work=watch.work,
+            step_samples=watch.step_samples,
         )
         if not self.brief:
             check_rounding(run)

@@ -81,6 +81,9 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.sizes = sizes or AssumedSizes()
         self.compiled = Compiled()
         self.samples: int | None = None  # in the first batch that a network was given
+        self._batches: list[tuple[int, int, bool]] = []  # event, size, whether it has gradients
+        self._backwards: dict[int, int] = {}  # the events at which autograd's runs began, by id
+        self._network: int | None = None  # id of the first network
         self.refused = 0  # workspaces that a full GPU had no room for
         self.last_line = ""  # the last line of the program that used the GPU
         self.backward = False  # whether it computed gradients
@@ -127,6 +130,8 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.backward = self.backward or in_backward()
         if any(is_traceable_wrapper_subclass(a) for a in args):
             return NotImplemented  # the ops inside come here next
+        if (run := torch._C._current_graph_task_id()) != -1:
+            self._backwards.setdefault(run, self.ledger.events)
         self._reads_gpu = any(isinstance(a, Tensor) and a.is_cuda for a in args)
         if not self.steps.marks[STEP] and self._reads_gpu:
             self._look_for_updates(op, args)
@@ -219,8 +224,13 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         if id(module) not in self._names:
             self._learn(module, inputs)
+        elif not self._path:
+            self.ledger.name(_weights(module), blocks.PARAMETERS)  # moved away and back, perhaps
         if not self._path and not in_backward() and next(module.parameters(), None) is not None:
             self._pass_forward()
+        if id(module) == self._network and not in_backward():
+            grad = torch.is_grad_enabled()
+            self._batches += [(self.ledger.events, n, grad) for n in _batch_sizes(inputs)]
         self._go_to([*self._path, self._names[id(module)]])
 
     def _pass_forward(self) -> None:
@@ -259,9 +269,8 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.ledger.name(_tensors(inputs), blocks.INPUTS, over=(blocks.ACTIVATIONS,))
         if weights:
             self._roots += 1
-            batch = next((t for t in _tensors(inputs) if t.dim()), None)
-            if self.samples is None and batch is not None:
-                self.samples = batch.shape[0]
+            if self.samples is None and (sizes := _batch_sizes(inputs)):
+                self.samples, self._network = sizes[0], id(root)
 
     # ---- each step ----
 
@@ -295,6 +304,18 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.steps.mark(BACKWARD)
         self._record()
         self._end_if_enough()
+
+    @property
+    def step_samples(self) -> int | None:
+        """All micro-batches of the last step; a batch that a network gets twice counts once."""
+        if not self.steps.ends:
+            return None
+        begin, end = self.steps.begin.event, self.steps.ends[-1].event
+        batches = [batch for batch in self._batches if begin <= batch[0] < end]
+        batches = [batch for batch in batches if batch[2]] or batches
+        backwards = sum(begin <= event < end for event in self._backwards.values())
+        share = min(1.0, backwards / len(batches)) if backwards and batches else 1.0
+        return round(share * sum(size for _, size, _ in batches)) or None
 
     def _record(self) -> None:
         """Begins to record work; the first step creates all state, and is mostly left out."""
@@ -404,6 +425,11 @@ def _is_trained(tensor: Tensor) -> bool:
 
 def _trained(optimizer: Optimizer) -> list[Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def _batch_sizes(inputs: Any) -> list[int]:
+    """The first dimension of the first tensor that has one."""
+    return [tensor.shape[0] for tensor in _tensors(inputs) if tensor.dim()][:1]
 
 
 def _tensors(nested: Any) -> list[Tensor]:

@@ -19,7 +19,8 @@ MIB = 1 << 20
 CUBLAS_SOURCE = "PyTorch's default size, once for the forward and once for the backward thread"
 CUDNN_SOURCE = (
     "assumed: tensor cores take NHWC, so a convolution of NCHW tensors works on copies of its "
-    "operands; cuDNN may choose differently"
+    "operands; with cudnn.benchmark, a float32 one with at least 256 channels works on Winograd's "
+    "tiles; cuDNN may choose differently"
 )
 
 PRODUCTS = {
@@ -40,15 +41,41 @@ def cublas_bytes(card: Card) -> int:
     return 32 * MIB if card.capability >= (9, 0) else 8_519_680
 
 
+# Note [Winograd's workspace]
+# With cudnn.benchmark, cuDNN takes the quickest algorithm. For 3 × 3 convolutions of stride 1 in
+# float32 with many channels that is Winograd's F(4 × 4, 3 × 3) as separate products. It writes 36
+# numbers for each tile of 4 × 4 pixels of the input and of the output, and 36 for each filter of
+# 3 × 3. With few channels, one kernel does it all and writes nothing.
+TILE, FILTERS = 36 / 16, 36 / 9
+MANY_CHANNELS = 256
+
+
 def cudnn_bytes(card: Card, op: Any, arguments: tuple[Any, ...], result: Any) -> int:
     """The workspace of one convolution; 0 if it can use the tensors' layout directly."""
     if arguments[GROUPS[op]] > 1:  # PyTorch has its own kernels for these
         return 0
     operands = [*arguments[:3], result if op is aten.convolution else None]
     images = [t for t in operands if isinstance(t, Tensor) and t.dim() >= 4]
-    if not images or not _on_tensor_cores(card, images[0].dtype):
+    if not images:
         return 0
+    if not _on_tensor_cores(card, images[0].dtype):
+        return _winograd_bytes(op, arguments, images)
     return 0 if any(map(_channels_last, images)) else sum(t.nbytes for t in images)
+
+
+def _winograd_bytes(op: Any, arguments: tuple[Any, ...], images: list[Tensor]) -> int:
+    weight = arguments[1 if op is aten.convolution else 2]
+    stride, dilation = (arguments[GROUPS[op] - 5], arguments[GROUPS[op] - 3])
+    if (
+        not torch.backends.cudnn.benchmark
+        or images[0].dtype != torch.float32
+        or weight.shape[2:] != (3, 3)
+        or min(weight.shape[:2]) < MANY_CHANNELS
+        or {*stride, *dilation} != {1}
+    ):
+        return 0
+    pixels = sum(t.nbytes for t in images if t is not weight)
+    return int(TILE * pixels + FILTERS * weight.nbytes)
 
 
 def _on_tensor_cores(card: Card, dtype: torch.dtype) -> bool:

@@ -5,18 +5,29 @@ predict(recorder.step(-1), card("t4"), samples=128).sentence()
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, hypot
 from typing import Any
 
 from anydevice.devices.catalogue import Card
-from anydevice.plan.time.rates import Rates
+from anydevice.plan.time.rates import Rates, causes
 from anydevice.plan.time.work import Exchange, HostTime, Op, Product, Transfer, Wait, Work
 from anydevice.text import duration_text
 
-# Tiles that cuBLAS and cuDNN cut a product into, and how well each feeds a multiprocessor; assumed.
-TILES = ((256, 128, 1.0), (128, 128, 0.95), (128, 64, 0.75), (64, 64, 0.55), (32, 32, 0.25))
+# Tiles that cuBLAS and cuDNN cut a product into, and the share of the rate that each keeps, since
+# it begins and ends; assumed.
+TILES = (
+    *((256, 128, 1.0), (128, 256, 1.0), (256, 64, 0.97), (64, 256, 0.97), (128, 128, 0.98)),
+    *((128, 64, 0.95), (64, 128, 0.95), (64, 64, 0.9), (32, 32, 0.7)),
+)
+# Note [What feeds a multiprocessor]
+# A tile of r × c uses each loaded number rc / (r + c) times. The quicker a multiprocessor computes,
+# the more often each has to be used. An A100's, at 2.9 TFLOP/s, is fed by a tile of 128 × 128 but
+# not by one of 64 × 64; a V100's in float32, at 0.2 TFLOP/s, by both. Later cards compute quicker,
+# but read their operands in other ways, so that their largest tiles feed them too.
+MOST_REUSE, FED_FLOPS = 57.0, 2.89e12
 SHORTEST_SPLIT = 256  # of the summed dimension, if a product is split along it to fill the GPU
 RAMP = 64  # of the summed dimension, until a tile's loads and products overlap
+MATTERS = 0.002  # of a step's time: a cause whose slow ends cost less is left out of the range
 LIBRARIES = ("convolution", "winograd", "attention", "recurrence")
 ATTENTION_BACKWARD = 0.75
 
@@ -101,10 +112,13 @@ def predict(
         work = Work([HostTime(data_seconds, "data"), *work])
     whole = Simulation(rates, gpus)
     seconds = whole.seconds(work, synchronised)
-    ends = sorted(
-        Simulation(Rates(card, side, rates.measured), gpus).seconds(work, synchronised)
-        for side in ("quick", "slow")
-    )
+
+    def at(side: str, cause: str) -> float:
+        there = Rates(card, side, rates.measured, cause)
+        return Simulation(there, gpus).seconds(work, synchronised) - seconds
+
+    slower = {cause: max(0.0, at("slow", cause)) for cause in _causes(work)}
+    quicker = [at("quick", cause) for cause, more in slower.items() if more > MATTERS * seconds]
 
     def share(**free: bool) -> float:
         without = Simulation(rates, gpus, **free).seconds(work, synchronised)
@@ -113,8 +127,8 @@ def predict(
     return Prediction(
         card=card.kind,
         seconds=seconds,
-        low=min(ends[0], seconds),
-        high=max(ends[1], seconds),
+        low=seconds - hypot(*(min(0.0, less) for less in quicker)),
+        high=seconds + hypot(*slower.values()),
         samples=samples,
         waits_for_launches=share(free_launches=True),
         waits_for_transfers=share(free_transfers=True),
@@ -123,6 +137,24 @@ def predict(
         busy=max(whole.busy.values(), default=0.0) / whole.rounds,
         by_op={name: spent / whole.rounds for name, spent in whole.by_op.items()},
     )
+
+
+# Note [The range]
+# The constants' ends are not all reached at once: a card whose memory is slower than usual need not
+# have a slower host. So constants are grouped by cause. The step is simulated with the constants of
+# one cause at their quick ends, then at their slow ends, and the differences of all causes are
+# added as the sides of a right angle are.
+
+
+def _causes(work: Work) -> list[str]:
+    """Those that can matter to this work."""
+    kinds: set[type] = {type(entry) for entry in work}
+    needs: dict[str, set[type]] = {
+        "data": {HostTime},
+        "links": {Transfer, Exchange},
+        "kernels": {Op},
+    }
+    return [cause for cause in causes() if kinds & needs.get(cause, kinds)]
 
 
 # Note [The simulated step]
@@ -167,6 +199,7 @@ class Simulation:
         self.busy: dict[int, float] = defaultdict(float)
         self.by_op: dict[str, float] = defaultdict(float)
         self.rounds = 1
+        self._spent: dict[tuple[object, ...], float] = {}  # by what a kernel's time depends on
 
     def seconds(self, work: Work, synchronised: bool) -> float:
         """The time of one step: alone, or as one of many that overlap."""
@@ -203,10 +236,18 @@ class Simulation:
         if not self.free_launches:
             self.host += self._host_time(op)
         if op.kernels:
-            spent = kernel_time(op, self.rates)
+            spent = self._kernel_time(op)
             self._enqueue((op.device, op.stream), spent, op.reads, op.writes)
             self.busy[op.device] += spent
             self.by_op[op.name] += spent
+
+    def _kernel_time(self, op: Op) -> float:
+        """As `kernel_time`; the layers of a network are often alike."""
+        alike = (op.unit, op.products, op.bytes, op.kernels, op.backward, op.aligned, op.layout)
+        spent = self._spent.get(alike)
+        if spent is None:
+            spent = self._spent[alike] = kernel_time(op, self.rates)
+        return spent
 
     def _host_time(self, op: Op) -> float:
         rates = self.rates
@@ -281,8 +322,8 @@ def kernel_time(op: Op, rates: Rates) -> float:
         bandwidth *= rates["l2"]
     spent = max(arithmetic, op.bytes / bandwidth, op.kernels * rates["shortest_kernel"])
     if op.layout and rates.on_tensor_cores(op.unit):
-        spent += op.layout / bandwidth
-    return spent + op.kernels * rates["between_kernels"]
+        spent += op.layout / (rates.card.bandwidth * rates["bandwidth"] * rates["layout"])
+    return spent * rates["versions"] + op.kernels * rates["between_kernels"]
 
 
 def product_time(product: Product, op: Op, rates: Rates) -> float:
@@ -300,19 +341,28 @@ def product_time(product: Product, op: Op, rates: Rates) -> float:
         rate *= rates["recurrence"]
     elif not op.aligned and on_tensor_cores:
         rate *= rates["unaligned"]
-    return product.flops / (rate * filled(product, rates.card.multiprocessors))
+    card = rates.card
+    peak = card.peak.get(op.unit if on_tensor_cores else "float32", card.peak["float32"])
+    reuse = MOST_REUSE * min(1.0, peak / card.multiprocessors / FED_FLOPS)
+    return product.flops / (rate * filled(product, card.multiprocessors, reuse))
 
 
-def filled(product: Product, multiprocessors: int) -> float:
-    """The share of the card that a product keeps busy: whole tiles, in whole waves of them."""
-    return max(_filled(product, multiprocessors, *tile) for tile in TILES)
+def filled(product: Product, multiprocessors: int, reuse: float = MOST_REUSE) -> float:
+    """The share of the card that a product keeps busy: whole tiles, in whole waves of them.
+
+    `reuse`: how often a loaded number has to be used.
+    """
+    return max(_filled(product, multiprocessors, reuse, *tile) for tile in TILES)
 
 
-def _filled(p: Product, multiprocessors: int, rows: int, columns: int, feeds: float) -> float:
+def _filled(
+    p: Product, multiprocessors: int, reuse: float, rows: int, columns: int, keeps: float
+) -> float:
     tiles = p.batch * ceil(p.m / rows) * ceil(p.n / columns)
     splits = max(1, min(multiprocessors // tiles, p.k // SHORTEST_SPLIT))
     waves = ceil(tiles * splits / multiprocessors)
     in_tiles = p.batch * p.m * p.n / (tiles * rows * columns)
     in_waves = tiles * splits / (waves * multiprocessors)
     length = p.k / splits
-    return feeds * in_tiles * in_waves * length / (length + RAMP)
+    fed = min(1.0, rows * columns / (rows + columns) / reuse)
+    return keeps * fed * in_tiles * in_waves * length / (length + RAMP)

@@ -17,7 +17,7 @@ from anydevice.virtual.cache import MODE, cache_dir, folder
 
 SIDES = ("value", "quick", "slow")
 FORMAT = "anydevice rates 1"
-SPREAD = 1.1  # the range of a figure that was measured on this machine
+SPREAD = 1.05  # the range of a figure that was measured on this machine
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class Rate:
     unit: str
     source: str
     assumed: bool
+    cause: str
     cards: Mapping[str, float]
 
     def of(self, kind: str, side: str) -> float:
@@ -47,20 +48,30 @@ def rates() -> Mapping[str, Rate]:
 
 
 class Rates:
-    """The constants of one card, at one end of their range: `Rates(card("t4"))["bandwidth"]`."""
+    """The constants of one card: `Rates(card("t4"))["bandwidth"]`.
+
+    With a side, "quick" or "slow", those of one cause, or all, are at that end of their range.
+    """
 
     def __init__(
-        self, card: Card, side: str = "value", measured: Mapping[str, float] | None = None
+        self,
+        card: Card,
+        side: str = "value",
+        measured: Mapping[str, float] | None = None,
+        cause: str = "",
     ) -> None:
         if side not in SIDES:
             raise UsageError(f"expected one of {', '.join(SIDES)}, got {side!r}.")
         self.card = card
         self.measured = stored(card) if measured is None else measured
-        self._values = {name: rate.of(card.kind, side) for name, rate in rates().items()}
-        for name, figure in self.measured.items():
-            known = rates()[name]
-            quick = SPREAD if known.quick >= known.value else 1 / SPREAD
-            self._values[name] = figure * {"value": 1, "quick": quick, "slow": 1 / quick}[side]
+        self._values = {}
+        for name, rate in rates().items():
+            end = side if cause in ("", rate.cause) else "value"
+            self._values[name] = rate.of(card.kind, end)
+            if name in self.measured:
+                quick = SPREAD if rate.quick >= rate.value else 1 / SPREAD
+                spread = {"value": 1, "quick": quick, "slow": 1 / quick}[end]
+                self._values[name] = self.measured[name] * spread
 
     def __getitem__(self, name: str) -> float:
         return self._values[name]
@@ -82,6 +93,12 @@ class Rates:
     def on_tensor_cores(self, unit: str) -> bool:
         """Whether the card has tensor cores for it."""
         return unit in ("tf32", "float8", "int8", "bfloat16", "float16") and unit in self.card.peak
+
+
+@cache
+def causes() -> tuple[str, ...]:
+    """What predictions may err by, independently of each other."""
+    return tuple(dict.fromkeys(rate.cause for rate in rates().values()))
 
 
 def table() -> Table:

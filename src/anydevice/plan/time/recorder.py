@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from time import perf_counter
+from time import thread_time
 from typing import Any
 
 import torch
@@ -98,14 +98,16 @@ class WorkRecorder(Mode):  # type: ignore[misc]
     def loading(self) -> Iterator[None]:
         """The context in which a batch is fetched: the quickest fetch so far is noted as data time.
 
-        The quickest, since the first one starts workers, and since this machine may be busy.
+        Times on the host are of this thread's own computing, since the machine may be busy: what
+        workers of a DataLoader do meanwhile is not counted. The quickest, since the first fetch
+        starts them.
         """
-        begin, self._loads = perf_counter(), True
+        begin, self._loads = thread_time(), True
         try:
             yield
         finally:
             self._loads = False
-            self._quickest = min(self._quickest, perf_counter() - begin)
+            self._quickest = min(self._quickest, thread_time() - begin)
             self._entries.append(HostTime(self._quickest, "data"))
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -115,9 +117,9 @@ class WorkRecorder(Mode):  # type: ignore[misc]
         if any(dispatch.is_traceable_wrapper_subclass(tensor) for tensor in inputs):
             return NotImplemented  # the ops inside come here next
         self._touched = _storages(inputs)
-        self._moved, begin = False, perf_counter()
+        self._moved, begin = False, thread_time()
         result = op(*args, **kwargs)
-        seconds = perf_counter() - begin
+        seconds = thread_time() - begin
         outputs = _tensors_in((result,))
         here = next((t.device.index for t in (*outputs, *inputs) if t.is_cuda), None)
         if op.namespace in ("c10d", "_c10d_functional"):

@@ -78,7 +78,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class HostTime:
-    """The host computes: an op on the CPU, with the time that it took here."""
+    """The host computes: an op on the CPU, with the processor time that it took here."""
 
     seconds: float
     name: str

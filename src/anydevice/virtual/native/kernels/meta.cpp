@@ -86,6 +86,27 @@ Tensor dropout_backward(const Tensor& grad_output, const Tensor& /*mask*/, doubl
   return at::empty(grad_output.sizes(), grad_output.options(), grad_output.suggest_memory_format());
 }
 
+at::MemoryFormat format_of_convolution(const Tensor& input, const Tensor& weight) {
+  for (const auto format : {at::MemoryFormat::ChannelsLast, at::MemoryFormat::ChannelsLast3d}) {
+    if (input.suggest_memory_format() == format || weight.suggest_memory_format() == format) {
+      return input.scalar_type() == at::kDouble ? at::MemoryFormat::Contiguous : format;
+    }
+  }
+  return at::MemoryFormat::Contiguous;
+}
+
+// cuDNN's result is channels last where its input or its weight is; the Meta kernel's never is.
+void convolution(const c10::OperatorHandle& op, Stack* stack) {
+  const auto number = op.schema().arguments().size();
+  const auto format = format_of_convolution(torch::jit::peek(*stack, 0, number).toTensor(),
+                                            torch::jit::peek(*stack, 1, number).toTensor());
+  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), stack);
+  if (format != at::MemoryFormat::Contiguous) {
+    const auto result = torch::jit::pop(*stack).toTensor();
+    torch::jit::push(*stack, at::empty(result.sizes(), result.options(), format));
+  }
+}
+
 // Each result is like the tensor at its place in the first list; none where that is written to.
 void like_the_first(const c10::OperatorHandle& op, Stack* stack) {
   const auto& schema = op.schema();
@@ -250,6 +271,7 @@ Table make_table() {
       {"mean.dim", kernel<&at::meta::mean>(&first_is_dense)},
       {"nll_loss_forward", kernel<&at::meta::nll_loss_forward>()},
       {"nll_loss_backward", kernel<&at::meta::nll_loss_backward>()},
+      {"convolution", c10::KernelFunction::makeFromBoxedFunction<&convolution>()},
       {"native_layer_norm", kernel<&layer_norm>()},
       {"native_layer_norm_backward", kernel<&layer_norm_backward>()},
       {"native_dropout_backward", kernel<&dropout_backward>()},
