@@ -137,7 +137,7 @@ def test_a_batch_argument_that_changes_nothing(tmp_path: Path) -> None:
     [
         (["--gpu"], "expected a value after --gpu, got none"),
         (["--steps", "0", "x.py"], "expected a number of steps after --steps, got '0'"),
-        (["--gpus", "t4", "x.py"], "got --gpus: did you mean --gpu?"),
+        (["--gpus", "t4", "x.py"], "expected a number of gpus after --gpus, got 't4'"),
         (["--gpu", "t4", "--", "missing.py"], "got missing.py, which does not exist"),
         (["--batch-arg", "--n", "missing.py"], "got missing.py, which does not exist"),
     ],

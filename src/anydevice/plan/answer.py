@@ -21,7 +21,7 @@ from anydevice.plan.hollow.blocks import ACTIVATIONS, CATEGORIES, WORKSPACE, Pea
 from anydevice.plan.hollow.run import HollowRun
 from anydevice.plan.hollow.steps import WHOLE
 from anydevice.plan.remedies.search import Remedies
-from anydevice.plan.time.predict import Prediction
+from anydevice.plan.time.predict import Prediction, predict
 from anydevice.tables import Shown, Table
 from anydevice.text import UNSET, duration_text, size_text
 
@@ -86,6 +86,8 @@ class Plan(Shown):
         if sentences := self._sentences():
             yield Text("\n".join(sentences))
         yield self._memory_table()
+        if phases := self._phase_table():
+            yield phases
         if modules := self._module_table():
             yield modules
         yield from (v.remedies for v in self.verdicts if v.remedies)
@@ -110,19 +112,32 @@ class Plan(Shown):
         return table
 
     def _memory_table(self) -> Table:
-        cards = [verdict.run.gpu for verdict in self.verdicts]
-        holding = [verdict.holding() for verdict in self.verdicts]
+        verdicts = [one for verdict in self.verdicts for one in verdict.of_each_gpu()]
+        cards = [_column(verdict.run) for verdict in verdicts]
+        holding = [verdict.holding() for verdict in verdicts]
         table = Table(("at the peak", *cards), right=cards)
         sums = {
-            "rounding to blocks": ("= allocated", [v.run.allocated for v in self.verdicts]),
-            "cached by the allocator": ("= reserved", [v.run.reserved for v in self.verdicts]),
-            "CUDA context": ("= device", [v.run.device_bytes for v in self.verdicts]),
+            "rounding to blocks": ("= allocated", [v.run.allocated for v in verdicts]),
+            "cached by the allocator": ("= reserved", [v.run.reserved for v in verdicts]),
+            "CUDA context": ("= device", [v.run.device_bytes for v in verdicts]),
         }
         for name in sorted({name for held in holding for name in held}, key=ROWS.index):
             sizes = [held.get(name, 0) for held in holding]
             table.rows.append((name + "*" * (name in ASSUMED), *map(size_text, sizes)))
             if name in sums:
                 table.rows.append((sums[name][0], *map(size_text, sums[name][1])))
+        return table
+
+    def _phase_table(self) -> Table | None:
+        """The parts of a step on the first GPU: each optimizer's turn, a prompt and a token."""
+        rows = self.verdicts[0].phases()
+        if not rows:
+            return None
+        figures = ("times", "at its peak", "time")
+        table = Table(("phase", *figures), right=figures)
+        for name, count, size, seconds in rows:
+            time = UNSET if seconds is None else duration_text(seconds)
+            table.rows.append((name, str(count), size_text(size), time))
         return table
 
     def _module_table(self) -> Table | None:
@@ -148,7 +163,8 @@ class Plan(Shown):
         """The answer in a sentence for each GPU, before the details."""
         sentences = [_margin(verdict.run) for verdict in self.verdicts]
         sentences += [f"{v.run.gpu}: {v.time.sentence()}" for v in self.verdicts if v.time]
-        if (run := self.verdicts[0].run).steps < run.wanted:
+        run = self.verdicts[0].run
+        if run.steps < run.wanted and not run.parts:
             sentences.append(f"The program ended after {run.steps} of {run.wanted} {run.units}.")
         return sentences + list(dict.fromkeys(note for v in self.verdicts for note in v.run.notes))
 
@@ -195,6 +211,11 @@ class Verdict:
         """The moment at which tensors and workspaces take the most memory."""
         return peak(self.run.blocks, self.run.device)
 
+    def of_each_gpu(self) -> list[Verdict]:
+        """A verdict for each GPU of a program that uses several; else this one."""
+        runs = self.run.of_each_gpu()
+        return [self] if len(runs) == 1 else [Verdict(run) for run in runs]
+
     def holding(self) -> dict[str, int]:
         """What holds the memory at the peak, in bytes; the sum is `run.device_bytes`."""
         run, held = self.run, Counter[str]()
@@ -204,6 +225,19 @@ class Verdict:
         rounding = run.allocated - self.peak.bytes
         beyond = (rounding, run.reserved - run.allocated, run.context.value)
         return rows | dict(zip(BEYOND, beyond, strict=True))
+
+    def phases(self) -> list[tuple[str, int, int, float | None]]:
+        """The parts of a step: name, how often, the bytes at its peak, its seconds in all."""
+        run = self.run
+        return [
+            (
+                phase.name,
+                phase.count,
+                phase.bytes,
+                predict(phase.work, run.card, gpus=run.gpus).seconds if phase.work else None,
+            )
+            for phase in run.phases
+        ]
 
     def activations(self) -> dict[str, int]:
         """The bytes that each module keeps for the backward pass at the peak, the largest first."""
@@ -237,9 +271,23 @@ class Verdict:
             "largest_cudnn_workspace_bytes": run.cudnn,
             "at_the_peak_bytes": self.holding(),
             "activations_by_module_bytes": self.activations(),
+            "each_gpu": [
+                {
+                    "device": one.run.device,
+                    "allocated": one.run.allocated,
+                    "reserved": one.run.reserved,
+                    "device_bytes": one.run.device_bytes,
+                    "at_the_peak_bytes": one.holding(),
+                }
+                for one in self.of_each_gpu()
+            ],
             "steps": run.steps,
             "unit": run.unit,
             "notes": run.notes,
+            "phases": [
+                dict(zip(("name", "count", "peak_bytes", "seconds"), phase, strict=True))
+                for phase in self.phases()
+            ],
             "samples": run.samples,
             "largest_batch": None
             if self.largest is None
@@ -247,6 +295,11 @@ class Verdict:
             "time": None if self.time is None else self.time.to_dict(),
             "remedies": None if self.remedies is None else self.remedies.to_dict(),
         }
+
+
+def _column(run: HollowRun) -> str:
+    """`t4`, or `t4 cuda:1` of several."""
+    return run.gpu if run.gpus == 1 else f"{run.gpu} cuda:{run.device}"
 
 
 def _margin(run: HollowRun) -> str:

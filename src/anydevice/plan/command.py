@@ -26,6 +26,8 @@ What follows the program's name is passed to the program.
 Options:
   --gpu KIND        plan for this GPU; may be repeated; h100 by default.
                     `anydevice devices --known` lists the kinds
+  --gpus N          give the program's process N GPUs of this kind; by default one, or
+                    as many as it asks for
   --steps N         run N optimizer steps; 3 by default
   --batch-arg NAME  the program's option for its batch size, such as --batch-size
                     or batch=; the largest batch that fits is found too
@@ -39,6 +41,7 @@ Options:
                     nvidia-smi shows beyond torch.cuda.memory_reserved()
   --cuda VERSION    the version of CUDA there, such as 11.3: before 11.7 the context
                     is larger; the newest by default
+  --quiet           leave out what the program prints
   --report FILE     write an HTML page with all results and the memory over the
                     steps, such as plan.html
   --snapshot FILE   write the allocations for pytorch.org/memory_viz, such as
@@ -53,10 +56,10 @@ Exit codes: 0 it surely fits each of these GPUs, 1 it does not or may not, 2 it
 could not be planned.
 """
 VALUES = (
-    *("--gpu", "--steps", "--batch-arg", "--assume-true", "--context", "--cuda"),
+    *("--gpu", "--gpus", "--steps", "--batch-arg", "--assume-true", "--context", "--cuda"),
     *("--report", "--snapshot"),
 )
-FLAGS = ("--json", "--assume-zeros", "--inference", "--calibrate", "--rates")
+FLAGS = ("--json", "--assume-zeros", "--inference", "--quiet", "--calibrate", "--rates")
 
 
 @dataclass
@@ -69,6 +72,8 @@ class Options:
     assume_zeros: bool = False
     assume_true: float = 0.5
     inference: bool = False
+    num_gpus: int | None = None
+    quiet: bool = False
     json: bool = False
     context: str | None = None
     cuda: str | None = None
@@ -106,6 +111,8 @@ def main(arguments: list[str]) -> NoReturn:
             cuda=options.cuda,
             assume_true=options.assume_true,
             inference=options.inference,
+            num_gpus=options.num_gpus,
+            quiet=options.quiet,
         )
     except CannotPlanError as error:
         sys.stderr.write(error.details)
@@ -188,10 +195,12 @@ def _set(options: Options, option: str, value: str) -> None:
         setattr(options, option.removeprefix("--"), value)
     elif option == "--assume-true":
         options.assume_true = _share(value)
-    elif value.isascii() and value.isdecimal() and int(value) > 0:
-        options.steps = int(value)
+    elif not value.isascii() or not value.isdecimal() or not int(value):
+        raise UsageError(f"expected a number of {option[2:]} after {option}, got {value!r}.")
+    elif option == "--gpus":
+        options.num_gpus = int(value)
     else:
-        raise UsageError(f"expected a number of steps after --steps, got {value!r}.")
+        options.steps = int(value)
 
 
 def _share(value: str) -> float:

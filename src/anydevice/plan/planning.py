@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from anydevice.devices.catalogue import card
 from anydevice.errors import UsageError
 from anydevice.plan.answer import Plan, Verdict
 from anydevice.plan.batch import largest_batch
 from anydevice.plan.context import Context, context_size, cuda_version
+from anydevice.plan.hollow.failures import CannotPlanError
 from anydevice.plan.hollow.gpus import HollowGPUs
+from anydevice.plan.hollow.run import HollowRun
 from anydevice.plan.hollow.sizes import SHARE
 from anydevice.plan.remedies.search import try_remedies
-from anydevice.plan.subjects import subject_of
+from anydevice.plan.subjects import Subject, subject_of
 from anydevice.train.trial import Trial
+
+MOST_GPUS = 8
 
 
 def plan(
@@ -26,6 +31,8 @@ def plan(
     assume_zeros: bool = False,
     assume_true: float = SHARE,
     inference: bool = False,
+    num_gpus: int | None = None,
+    quiet: bool = True,
     remedies: bool | None = None,
     cards: int = 2,
     context: int | str | None = None,
@@ -49,6 +56,9 @@ def plan(
             the first step.
         assume_true: The share of true values in a mask, on which the size of `x[mask]` and
             `nonzero` depends.
+        num_gpus: How many GPUs the function sees in its process. By default one, or as many as it
+            asks for.
+        quiet: Leave out what the function prints, except where it fails.
         inference: Count forward passes as steps. A function that never computes gradients is
             recognised without it.
         remedies: Whether to try what would make a Trial need less memory: mixed precision,
@@ -76,10 +86,12 @@ def plan(
     kinds = list(dict.fromkeys(card(gpu).kind for gpu in _listed(gpus)))
     if steps < 1 or not kinds:
         raise UsageError(f"expected at least one step and one GPU, got {steps} and {kinds}.")
+    if num_gpus is not None and num_gpus < 1:
+        raise UsageError(f"expected at least one GPU as num_gpus, got {num_gpus}.")
     if not 0 <= assume_true <= 1:
         raise UsageError(f"expected a share from 0 to 1 as assume_true, got {assume_true}.")
     subject = subject_of(function, batch_arg, batch)
-    verdicts = []
+    verdicts: list[Verdict] = []
     version = cuda_version(cuda) if cuda else None
     for kind in kinds:
         taken = Context.of(card(kind), version)
@@ -92,8 +104,10 @@ def plan(
             assume_true=assume_true,
             inference=inference,
             context=taken,
+            count=num_gpus or 1,
+            shown=not quiet and not verdicts,
         )
-        run = hollow.run(subject, subject.name)
+        hollow, run = _first_run(hollow, subject, more=num_gpus is None)
         verdict = Verdict(run, time=run.predicted(run.step_samples or run.samples))
         if batch_arg is not None:
             verdict.largest = largest_batch(subject, hollow, run, batch_arg)
@@ -103,6 +117,21 @@ def plan(
             )
         verdicts.append(verdict)
     return Plan(subject.name, verdicts)
+
+
+def _first_run(gpus: HollowGPUs, subject: Subject, *, more: bool) -> tuple[HollowGPUs, HollowRun]:
+    """The run, on more GPUs if the program asks for one that is not there; and the GPUs."""
+    try:
+        run = gpus.run(subject, subject.name)
+    except CannotPlanError as error:
+        if not more or "invalid device ordinal" not in str(error) or gpus.count >= MOST_GPUS:
+            raise
+        return _first_run(replace(gpus, count=2 * gpus.count), subject, more=more)
+    if more and gpus.count > 1:
+        run.notes.append(
+            f"The program asks for more than one GPU, so it was given {gpus.count} (--gpus)."
+        )
+    return replace(gpus, shown=False), run
 
 
 def _listed(gpus: str | Sequence[str]) -> list[str]:

@@ -29,6 +29,7 @@ class HollowGPUs:
     context: Context | None = None  # by default, as the card and the newest CUDA have it
     assume_true: float = SHARE
     inference: bool = False
+    shown: bool = False  # what the program prints
 
     def run(self, program: Callable[[], object], name: str) -> HollowRun:
         """What the program's steps take, even where that is more than these GPUs have.
@@ -73,5 +74,7 @@ class HollowGPUs:
                 inference=self.inference,
                 name=name,
                 brief=brief,
-            )
+            ),
+            shown=self.shown,
+            waiting=f"{name} is still running on a hollow {self.kind}",
         )

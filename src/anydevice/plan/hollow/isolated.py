@@ -9,9 +9,11 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from tempfile import TemporaryDirectory, TemporaryFile
+from time import monotonic
 from typing import Any, NoReturn, TextIO, TypeVar, cast
 from unittest.mock import patch
 
@@ -27,6 +29,8 @@ from anydevice.virtual.machine import Machine, put_in_place
 
 T = TypeVar("T")
 NOT_SENT = "expected a program that can be sent to a new process, which this system needs"
+LONG = 5  # seconds, after which a notice says that it is still running
+LOOK = 0.1  # seconds between two looks at what it prints
 FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 
 
@@ -41,7 +45,8 @@ FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 # - The parent's threads do not exist in the child, and a lock that one of them held stays locked.
 #   So the child computes in one thread, and what starts threads or takes long to import is loaded
 #   before the fork. CUDA cannot be used after a fork: real GPUs are hidden.
-# - The child writes its output to a temporary file. It is shown only if the program failed.
+# - The child writes its output to a temporary file. The parent copies it to its own standard error
+#   while it waits, if that is asked for. Otherwise it is shown only if the program failed.
 # - The child ends by os._exit(): what the parent registered with atexit must not run twice.
 # - What the child writes to files is dropped by the sandbox.
 #
@@ -50,8 +55,14 @@ FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 # in both directions: so what is planned has to be something that can be pickled.
 
 
-def isolated(function: Callable[[], T]) -> T:
-    """What the function returns, or raises, in another process; its output is not shown."""
+def isolated(function: Callable[[], T], *, shown: bool = False, waiting: str = "") -> T:
+    """What the function returns, or raises, in another process.
+
+    Args:
+        function: What to call.
+        shown: Show what it prints, on standard error.
+        waiting: What to say if it takes long.
+    """
     _load_what_torch_loads_late()
     request = None if system.LINUX else _packed(function)
     ours, theirs = Pipe(duplex=request is not None)
@@ -70,7 +81,7 @@ def isolated(function: Callable[[], T]) -> T:
         try:
             if request is not None:
                 _send(ours, (folder, *request))
-            returned, result = _received(ours)
+            returned, result = _received(ours, _Watched(said, shown, waiting))
         except BaseException:
             os.kill(child, signal.SIGKILL)
             raise
@@ -82,7 +93,7 @@ def isolated(function: Callable[[], T]) -> T:
         error = result or _died(status)
         if isinstance(error, CannotPlanError):
             said.seek(0)
-            error.details = error.details or said.read()
+            error.details = error.details or ("" if shown else said.read())
         raise error
 
 
@@ -142,15 +153,45 @@ def _hide_real_gpus() -> None:
         getattr(torch._C, "_cuda_getDeviceCount", int)()
 
 
-def _received(connection: Connection) -> tuple[bool, Any]:
+@dataclass
+class _Watched:
+    """What a child prints, and for how long it has been running."""
+
+    said: TextIO
+    shown: bool
+    waiting: str
+    since: float = field(default_factory=monotonic)
+    read: int = 0
+
+    def look(self) -> None:
+        """Copies what is new, and says once that it takes long."""
+        if self.shown:
+            new = os.pread(self.said.fileno(), 1 << 20, self.read)
+            self.read += len(new)
+            sys.stderr.write(new.decode(errors="replace"))
+            sys.stderr.flush()
+        if self.waiting and monotonic() - self.since > LONG:
+            sys.stderr.write(f"anydevice: {self.waiting} …\n")
+            self.waiting = ""
+
+
+def _received(connection: Connection, watched: _Watched) -> tuple[bool, Any]:
     """Whether the function returned, and its result; or its error, or None if the process died."""
     try:
-        while not isinstance(answer := connection.recv(), tuple):
+        while not isinstance(answer := _next(connection, watched), tuple):
             if answer:
                 say_once(answer)
         return cast(tuple[bool, Any], answer)
     except EOFError:
         return False, None
+
+
+def _next(connection: Connection, watched: _Watched) -> Any:
+    while not connection.poll(LOOK):
+        watched.look()
+    answer = connection.recv()
+    watched.look()
+    return answer
 
 
 def _answer(
@@ -162,6 +203,7 @@ def _answer(
             os.dup2(said.fileno(), descriptor)
         system.show_crashes(said.fileno(), all_threads=False)  # the program's lines if it crashes
         sys.stdout = sys.stderr = said  # in a notebook these do not write to 1 and 2
+        said.reconfigure(line_buffering=True)  # type: ignore[attr-defined]
         gc.freeze()  # the child need not collect the parent's objects
         connection.send(sandbox.enter(folder, {connection.fileno(), said.fileno(), 0, 1, 2}))
         torch.set_num_threads(1)  # the parent's threads are not here

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -21,6 +21,7 @@ from anydevice.plan.hollow.failures import (
     on_the_host,
     without_steps,
 )
+from anydevice.plan.hollow.phases import Phase, combined, growth
 from anydevice.plan.hollow.sandbox.checkpoints import sparse
 from anydevice.plan.hollow.sizes import SHARE, AssumedSizes
 from anydevice.plan.hollow.steps import FORWARD, STEP, UPDATE, WHOLE
@@ -55,11 +56,14 @@ class HollowRun:
     cudnn: int
     blocks: list[Block] = field(repr=False)
     step_marks: list[int]
+    each: list[tuple[int, int, int]] = field(default_factory=list)  # those three of each GPU
     unit: str = STEP  # what the steps are: Note [What is a step]
     notes: list[str] = field(default_factory=list)  # what was assumed, as sentences
     kinds: dict[str, str] = field(default_factory=dict, repr=False)  # the class of each module
     work: Work | None = field(default=None, repr=False)  # of the last step
     step_samples: int | None = None  # in all batches of a step
+    parts: list[tuple[Work, int]] = field(default_factory=list, repr=False)  # in place of `work`
+    phases: list[Phase] = field(default_factory=list, repr=False)
     verdict: str = "yes"  # whether it fits: "maybe", if that depends on the context's size; "no"
 
     @property
@@ -71,6 +75,17 @@ class HollowRun:
     def card(self) -> Card:
         """The GPU's entry in the catalogue."""
         return card(self.gpu)
+
+    def of_each_gpu(self) -> list[HollowRun]:
+        """The same run with the figures of one GPU after the other."""
+        if len(self.each) < 2:
+            return [self]
+        runs = []
+        for device, (allocated, reserved, requested) in enumerate(self.each):
+            own = replace(self, allocated=allocated, reserved=reserved, requested=requested)
+            own.device = device
+            runs.append(own)
+        return runs
 
     @property
     def units(self) -> str:
@@ -99,6 +114,9 @@ class HollowRun:
 
     def predicted(self, samples: int | None = None) -> Prediction | None:
         """How long a step takes; with `samples`, how many it trains on per second."""
+        if self.parts:
+            each = [(predict(work, self.card, gpus=self.gpus), n) for work, n in self.parts]
+            return combined(each, samples)
         return predict(self.work, self.card, samples, gpus=self.gpus) if self.work else None
 
     @property
@@ -180,6 +198,7 @@ class _Running:
             requested=stats[fullest][REQUESTED],
             context=self.context,
             device=fullest,
+            each=[(one[ALLOCATED], one[RESERVED], one[REQUESTED]) for one in stats],
             samples=watch.samples,
             cudnn=watch.cudnn,
             blocks=[] if self.brief else watch.ledger.blocks,
@@ -189,6 +208,8 @@ class _Running:
             kinds=watch.kinds,
             work=watch.work,
             step_samples=watch.step_samples,
+            parts=watch.parts,
+            phases=[] if self.brief else watch.phases,
         )
         if not self.brief:
             check_rounding(run)
@@ -228,6 +249,12 @@ class _Running:
     def _assumed(self, watch: StepWatch, branches: Branches) -> list[str]:
         """Sentences about what the answer takes for granted."""
         notes = list(watch.sizes.notes)
+        if watch.repeats:
+            notes.append(
+                f"A step has {watch.repeats} backward passes. One step was run, and four passes "
+                "of the next; the others are taken to be like the last two, which were alike."
+            )
+        notes += growth(watch.steps)
         if watch.steps.unit not in (STEP, UPDATE) and not watch.steps.inference:
             what = {FORWARD: "its forward passes", WHOLE: "all of it"}
             unit = what.get(watch.steps.unit, "its backward passes")

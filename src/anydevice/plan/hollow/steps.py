@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 STEP, UPDATE, BACKWARD, FORWARD = "step", "update", "backward pass", "forward pass"
@@ -12,7 +13,7 @@ UNITS = (STEP, UPDATE, BACKWARD, FORWARD, WHOLE)  # the first that a program has
 PATIENCE = 12  # steps of one optimizer alone, until no other one is waited for
 MANY = 256  # passes after which a program that only does these is ended
 ALIKE = 8  # forward passes in a row that leave as much memory behind
-SOME = 8  # backward passes in a step from which on not all are run again
+SOME = 8  # backward passes in a step, from which on not all are run again
 
 # Note [What is a step]
 # A plan ends a program after a few steps, so it must see where one ends. From the clearest sign
@@ -27,6 +28,9 @@ SOME = 8  # backward passes in a step from which on not all are run again
 # - a forward pass, if there is no backward pass either: inference. It begins where a network is
 #   called, so what the program does with the result belongs to it.
 # - the whole program, if it calls no network.
+#
+# A step of many backward passes accumulates gradients. It is run once. Of the next step four
+# passes are run, and if the last two are alike, all others are taken to be like them.
 #
 # Each sign leaves a mark: at which event of the allocator, at which entry of the recorded work.
 # Only the marks of one kind are counted in the end.
@@ -154,6 +158,18 @@ class Steps:
         """The marks of this kind in the last complete step."""
         begin, end = self.begin.order, self.ends[-1].order
         return [mark for mark in self.marks[unit] if begin < mark.order <= end]
+
+    @property
+    def accumulates(self) -> int:
+        """How many backward passes a step has, if it need not be run again as a whole; else 0."""
+        ends = self.ends if self.unit == STEP and len(self.marks[BACKWARD]) > SOME else []
+        if not ends or len({mark.who for mark in self.marks[STEP]}) > 1:
+            return 0
+        passes, now = len(self.of_last(BACKWARD)), self.since(BACKWARD)
+        if passes < SOME or len(now) != 4:
+            return 0
+        first, second = (b.event - a.event for a, b in pairwise(now[1:]))
+        return passes if first == second else 0
 
     def since(self, unit: str) -> list[Mark]:
         """The marks of this kind after the last complete step."""

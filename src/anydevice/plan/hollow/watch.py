@@ -28,6 +28,7 @@ from anydevice.frames import own_line
 from anydevice.plan.hollow import blocks, workspaces
 from anydevice.plan.hollow.blocks import Ledger
 from anydevice.plan.hollow.compiled import Compiled
+from anydevice.plan.hollow.phases import Phase, passes, turns
 from anydevice.plan.hollow.sizes import AssumedSizes
 from anydevice.plan.hollow.steps import BACKWARD, FORWARD, STEP, Steps
 from anydevice.plan.time.recorder import WorkRecorder, in_backward
@@ -53,6 +54,9 @@ from anydevice.virtual.events import Event, listening
 # Modules run in one thread, the program's; autograd's engine calls `_birth` from its own threads.
 # What cuBLAS and cuDNN would allocate is allocated here, after the op that needs it
 # (workspaces.py).
+
+
+DATA_PARALLEL = "torch.nn.parallel.data_parallel"  # whose name is a function's in torch.nn.parallel
 
 
 class Enough(BaseException):
@@ -90,6 +94,8 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.on_host = ""  # the line of an optimizer step whose parameters are not on a GPU
         self.cudnn = 0  # the largest workspace of a convolution
         self.emulated = False  # whether it computes in bf16 on a card that has none
+        self.repeats = 0  # backward passes in a step, if not all were run again
+        self.shapes: list[tuple[int, ...]] = []  # of the input of each pass forward
         self.optimized: dict[int, str] = {}  # the network of each optimizer, by its id
         self._listening = ExitStack()
         self._records = False  # from the first backward pass on, or the first forward pass alone
@@ -227,17 +233,19 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif not self._path:
             self.ledger.name(_weights(module), blocks.PARAMETERS)  # moved away and back, perhaps
         if not self._path and not in_backward() and next(module.parameters(), None) is not None:
-            self._pass_forward()
+            self._pass_forward(inputs)
         if id(module) == self._network and not in_backward():
             grad = torch.is_grad_enabled()
             self._batches += [(self.ledger.events, n, grad) for n in _batch_sizes(inputs)]
         self._go_to([*self._path, self._names[id(module)]])
 
-    def _pass_forward(self) -> None:
+    def _pass_forward(self, inputs: Any) -> None:
         """A network is called by the program itself."""
         if self.steps.marks[STEP] and not self.steps.inference:
             return
         self.steps.passes_forward(torch.cuda.memory_allocated())
+        first = next(iter(_tensors(inputs)), None)
+        self.shapes.append(() if first is None else tuple(first.shape))
         if not torch.is_grad_enabled():
             self._record()
         self._end_if_enough()
@@ -303,6 +311,9 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """A backward pass is done."""
         self.steps.mark(BACKWARD)
         self._record()
+        if passes := self.steps.accumulates:
+            self.repeats = passes
+            raise Enough
         self._end_if_enough()
 
     @property
@@ -338,6 +349,22 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.recorder is None or len(ends) < (1 if self.steps.unit == FORWARD else 2):
             return None
         return self.recorder.between(self.steps.begin.entry, ends[-1].entry)
+
+    @property
+    def parts(self) -> list[tuple[Work, int]]:
+        """The work of a step that accumulates, of which not all was run: part, and how often."""
+        if self.recorder is None or not self.repeats:
+            return []
+        step, now = self.steps.ends[-1], self.steps.since(BACKWARD)
+        last = self.steps.of_last(BACKWARD)[-1]
+        spans = ((step, now[1], 1), (now[2], now[3], self.repeats - 2), (last, step, 1))
+        return [(self.recorder.between(a.entry, b.entry), count) for a, b, count in spans]
+
+    @property
+    def phases(self) -> list[Phase]:
+        """The parts of a step, if it has several."""
+        seen = self.recorder, self.ledger.blocks
+        return turns(self.steps, self.optimized, *seen) or passes(self.steps, self.shapes, *seen)
 
     def _fetching(self) -> AbstractContextManager[None]:
         """The context in which a batch is fetched."""
@@ -403,11 +430,21 @@ def seen(made: Callable[[Optimizer], None], went_back: Callable[[], None]) -> It
         return run_seen
 
     with (
+        patch.object(sys.modules[DATA_PARALLEL], "parallel_apply", in_turn),
         patch.object(Optimizer, "__init__", make_seen),
         patch.object(torch.autograd, "backward", seen_back(torch.autograd.backward)),
         patch.object(torch.autograd, "grad", seen_back(torch.autograd.grad)),
     ):
         yield
+
+
+def in_turn(modules: Any, inputs: Any, options: Any, devices: Any) -> list[Any]:
+    """What DataParallel does in a thread for each GPU, where nothing watches."""
+    outputs = []
+    for module, given, named, device in zip(modules, inputs, options, devices, strict=True):
+        with torch.cuda.device(device):
+            outputs.append(module(*given, **named))
+    return outputs
 
 
 def _weights(module: nn.Module) -> list[Tensor]:

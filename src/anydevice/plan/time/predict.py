@@ -328,6 +328,8 @@ def kernel_time(op: Op, rates: Rates) -> float:
 
 def product_time(product: Product, op: Op, rates: Rates) -> float:
     """Seconds of arithmetic, by how well the product's shape fills the card."""
+    if not product.flops:  # of no rows
+        return 0.0
     rate = rates.arithmetic(op.unit)
     if product.kind == "attention":
         rate *= rates["attention"] * (ATTENTION_BACKWARD if op.backward else 1.0)
