@@ -122,14 +122,119 @@ def test_graphed_callables_give_the_modules_results_and_gradients():
         assert torch.equal(ours.grad, theirs.grad)
 
 
+@pytest.mark.parametrize("copy", [lambda x: x.cpu(), lambda x: x.copy_(torch.ones(3))])
+def test_a_copy_of_memory_that_is_not_pinned_cannot_be_captured(copy):
+    x = torch.zeros(3, device="cuda")
+    with pytest.raises(
+        RuntimeError, match="during CUDA graph capture unless the CPU tensor is pin"
+    ):
+        captured(lambda: copy(x))
+
+
+def test_pinned_memory_of_a_capture_is_the_graphs_own():
+    def pinned():
+        return torch.randn(8).pin_memory()
+
+    seen = []
+
+    def work():
+        seen.extend((pinned().data_ptr(), pinned().data_ptr()))
+        host = torch.ones(8, device="cuda")
+        return host.copy_(pinned(), non_blocking=True)
+
+    graph, copied = captured(work)
+    assert seen[0] == seen[1]
+    assert pinned().data_ptr() not in seen
+    graph.replay()
+    assert copied.isfinite().all()
+
+
+def test_instantiate_is_for_a_graph_that_is_kept():
+    for keep in (False, True):
+        graph = torch.cuda.CUDAGraph(keep_graph=keep)
+        x = torch.zeros(3, device="cuda")
+        with torch.cuda.graph(graph):
+            x.add_(1)
+        if keep:
+            graph.instantiate()
+        else:
+            with pytest.raises(RuntimeError, match="only when keep_graph=true"):
+                graph.instantiate()
+
+
+def test_a_graph_holds_a_seed_and_an_offset_on_the_device():
+    def active():
+        stats = torch.cuda.memory_stats()
+        return [stats[f"{name}.all.current"] for name in ("active", "active_bytes")]
+
+    torch.rand(1, device="cuda")
+    gc.collect()
+    before = active()
+    graph, drawn = captured(lambda: torch.rand(1, device="cuda"))
+    del drawn
+    assert [new - old for new, old in zip(active(), before, strict=True)] == [2, 1024]
+    del graph
+    gc.collect()
+    assert active() == before
+
+
+def test_each_state_of_a_generator_moves_on_by_what_was_drawn_from_it():
+    def states(generator):
+        return generator.graphsafe_get_state(), generator.clone_state()
+
+    def draw(generator, first, second):
+        generator.graphsafe_set_state(second)
+        drawn = [torch.rand(5, device="cuda", generator=generator)]
+        generator.graphsafe_set_state(first)
+        return [*drawn, *(torch.rand(5, device="cuda", generator=generator) for _ in range(2))]
+
+    torch.cuda.init()
+    own, other = torch.cuda.default_generators[0], torch.Generator("cuda")
+    for generator in (own, other):
+        generator.manual_seed(0)
+    mine, others = states(own), states(other)
+    graph = torch.cuda.CUDAGraph()
+    for state in mine:
+        graph.register_generator_state(state)
+    with torch.cuda.graph(graph):
+        drawn = draw(own, *mine)
+    for replays in range(1, 4):
+        expected = draw(other, *others)
+        graph.replay()
+        assert [state.get_offset() for state in mine] == [8 * replays, 4 * replays]
+        assert all(map(torch.equal, drawn, expected))
+
+
+@pytest.mark.parametrize("reuse", [False, True])
+def test_memory_of_another_stream_is_kept_until_the_capture_ends(reuse):
+    torch.cuda.memory._set_allocator_settings(f"graph_capture_record_stream_reuse:{reuse}")
+    main, side = torch.cuda.Stream(), torch.cuda.Stream()
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.stream(main):
+            graph.capture_begin()
+            data = torch.ones(8, device="cuda")
+            address = data.data_ptr()
+            side.wait_stream(main)
+            with torch.cuda.stream(side):
+                kept = data + 2
+                data.record_stream(side)
+            del data
+            main.wait_stream(side)
+            again = torch.empty(8, device="cuda").data_ptr()
+            kept.add_(1)
+            graph.capture_end()
+    finally:
+        torch.cuda.memory._set_allocator_settings("graph_capture_record_stream_reuse:False")
+    assert (again == address) == reuse
+
+
 @pytest.mark.parametrize(
     "forbidden",
     [
         lambda x: x.sum().item(),
-        lambda x: x.cpu(),
         lambda x: x.nonzero(),
         lambda x: torch.cuda.synchronize(),
-        lambda x: torch.ones(1).cuda(),
     ],
 )
 def test_what_waits_for_the_device_cannot_be_captured(forbidden):

@@ -274,3 +274,34 @@ def test_a_sliding_window_sees_its_neighbours_only():
         *(t.transpose(1, 2) for t in (query, key, value)), attn_mask=near
     )
     torch.testing.assert_close(windowed, expected.transpose(1, 2))
+
+
+@pytest.mark.parametrize("backend", [None, SDPBackend.FLASH_ATTENTION])
+def test_nested_tensors_may_be_transposed(backend):
+    lengths = (3, 5)
+    parts = [[torch.randn(length, 2, 8) for length in lengths] for _ in range(3)]
+    nested = [
+        torch.nested.nested_tensor(each, device="cuda", dtype=torch.float16).transpose(1, 2)
+        for each in parts
+    ]
+    if backend is None:
+        found = scaled_dot_product_attention(*nested)
+    else:
+        with sdpa_kernel([backend]):  # an H100 has it for nested tensors
+            found = scaled_dot_product_attention(*nested)
+    for i, part in enumerate(found.unbind()):
+        expected = scaled_dot_product_attention(*(each[i].transpose(0, 1) for each in parts))
+        torch.testing.assert_close(part.cpu().float(), expected, atol=1e-2, rtol=1e-2)
+
+
+def test_the_debug_mask_of_flash_attention_says_what_was_dropped():
+    query = torch.randn(1, 2, 16, 8, device="cuda", dtype=torch.float16)
+    flash = aten._scaled_dot_product_flash_attention
+    output, *_, mask = flash(query, query, query, dropout_p=0.5, return_debug_mask=True)
+    assert mask.shape == (1, 2, 128, 128)
+    weights = mask[..., :16, :16]
+    assert mask.count_nonzero() == weights.count_nonzero()
+    expected = (query.float() @ query.float().transpose(-1, -2) / math.sqrt(8)).softmax(-1)
+    torch.testing.assert_close(weights.abs().float(), expected, atol=1e-2, rtol=1e-2)
+    again = weights.float().clamp(0) * 2 @ query.float()
+    torch.testing.assert_close(output.float(), again, atol=5e-2, rtol=5e-2)

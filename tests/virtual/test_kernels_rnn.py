@@ -150,3 +150,13 @@ def test_an_lstm_learns_as_on_the_cpu():
         return losses
 
     same(program, nn.LSTM(5, 7, 2, bidirectional=True), torch.randn(4, 3, 5))
+
+
+@pytest.mark.parametrize("kind", [nn.RNN, nn.LSTM, nn.GRU])
+def test_dropout_of_everything_between_layers_leaves_zeros(kind):
+    network = kind(3, 4, 2, dropout=1.0, bias=False).cuda()
+    x = torch.ones(2, 1, 3, device="cuda", requires_grad=True)
+    output, _ = network(x)
+    output.sum().backward()
+    assert output.eq(0).all()
+    assert x.grad.eq(0).all()

@@ -4,6 +4,7 @@ import pytest
 
 import anydevice as ad
 from anydevice.virtual.machine import machine
+from anydevice.virtual.visible import uuid
 
 from .own_process import run
 
@@ -264,7 +265,7 @@ def test_cuda_visible_devices_chooses_at_the_first_use():
         ("7", "7"): [0, 0, False, [], nobody],
         ("1,1", "1,1"): [0, 0, False, [], nobody],
         ("1,9,0", "1,9,0"): [1, 1, True, [1], "cuda:0"],
-        (None, "GPU-00000000-0000-0000-0000-000000000003"): [4, 1, True, [3], "cuda:0"],
+        (None, f"GPU-{uuid(3)}"): [4, 1, True, [3], "cuda:0"],
     }
     seen = run(f"""
 import anydevice as ad

@@ -31,6 +31,9 @@ TEXT = (
     "anydevice_memory_snapshot",
     "anydevice_memory_private_pools",
     "anydevice_left_out",
+    "anydevice_take_note",
+    "anydevice_script_frames",
+    "anydevice_memory_recorded",
 )
 ERRORS = (  # what they return; it is raised
     "anydevice_enable",
@@ -38,6 +41,7 @@ ERRORS = (  # what they return; it is raised
     "anydevice_touch",
     "anydevice_set_current_device",
     "anydevice_synchronize",
+    "anydevice_synchronize_event",
     "anydevice_memory_stats",
     "anydevice_memory_empty_cache",
     "anydevice_memory_info",
@@ -52,6 +56,9 @@ ERRORS = (  # what they return; it is raised
     "anydevice_pinned_reset_peak",
     "anydevice_pinned_reset_accumulated",
     "anydevice_pinned_empty_cache",
+    "anydevice_pinned_begin_pool",
+    "anydevice_pinned_end_pool",
+    "anydevice_pinned_release_pool",
 )
 NUMBERS = (
     "anydevice_current_stream",
@@ -89,6 +96,13 @@ def library() -> ctypes.CDLL:
     loaded.anydevice_memory_set_capacity.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
     loaded.anydevice_memory_set_fraction.argtypes = (ctypes.c_int, ctypes.c_double)
     loaded.anydevice_memory_fraction.restype = ctypes.c_double
+    loaded.anydevice_sleep.argtypes = (ctypes.c_double,)
+    loaded.anydevice_wait_until.argtypes = (ctypes.c_double,)
+    loaded.anydevice_now.restype = ctypes.c_double
+    loaded.anydevice_ready_at.restype = ctypes.c_double
+    loaded.anydevice_ready_at.argtypes = (ctypes.c_int, ctypes.c_int64)
+    loaded.anydevice_stream_waits.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_double)
+    loaded.anydevice_trace_event.argtypes = (ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64)
     loaded.anydevice_pinned_allocator.restype = ctypes.c_void_p
     return loaded
 

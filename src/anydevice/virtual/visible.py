@@ -10,10 +10,12 @@ from contextlib import contextmanager
 from ctypes import c_int
 from itertools import takewhile
 from typing import Any
+from uuid import UUID, uuid5
 
 from anydevice.virtual import core
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
+OF_VIRTUAL_GPUS = UUID("a17de51c-e000-4000-8000-000000000000")  # a namespace
 _A_GPU = re.compile(r"\s*\+?\d|GPU-")
 
 # A value that hid the real GPUs when virtual ones were asked for; it does not hide these, too.
@@ -49,7 +51,7 @@ def real_gpus_hidden(hidden: bool) -> Iterator[None]:
 
 def uuid(gpu: int) -> str:
     """The UUID of one of the machine's GPUs, which the variable may name it by."""
-    return f"00000000-0000-0000-0000-{gpu:012x}"
+    return str(uuid5(OF_VIRTUAL_GPUS, str(gpu)))
 
 
 class Visible:

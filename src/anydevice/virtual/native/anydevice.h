@@ -48,23 +48,39 @@ struct Gpu {
 // Other threads may look while one enables or disables.
 struct Machine {
   std::atomic<int> gpus{0};
+  std::atomic<int> most{0};         // that there have ever been
   std::atomic<int> generation{0};   // each enable() counts one up, disable() gives 0
   std::atomic<bool> hollow{false};  // storages with a size and no bytes; kernels run on Meta
   std::atomic<bool> forked{false};  // this process is a child of one that used its virtual GPUs
   Gpu gpu[max_gpus];
+  std::atomic<bool> context[max_gpus] = {};  // something was done on it
   int number[max_gpus] = {};  // which of them an ordinal is, where CUDA_VISIBLE_DEVICES chooses
 };
 
 extern Machine machine;
 
+// CUDA makes a device's context when it is first needed there, or, for pinned memory, anywhere.
+inline void need_context(DeviceIndex device) {
+  if (C10_UNLIKELY(!machine.context[device].load(std::memory_order_relaxed))) {
+    machine.context[device] = true;
+  }
+}
+void need_a_context();
+
 // As the CUDA runtime reports an error: `code` is cudaError's, `help` PyTorch's line about it.
 [[noreturn]] void throw_cuda_error(uint32_t code, const char* what, const char* help);
+
+// What a kernel of the card's asserts; `why` becomes a note of the Python error.
+[[noreturn]] void throw_device_assert(const std::string& why);
 
 DeviceIndex current_device();  // of this thread
 void set_current_device(DeviceIndex device);
 void go_back_to(DeviceIndex device) noexcept;  // the GPUs may have gone or changed since
 int64_t current_stream(DeviceIndex device);
 void set_current_stream(DeviceIndex device, int64_t stream);
+inline c10::Stream stream_of(DeviceIndex device) {  // the current one, as c10 has it
+  return c10::Stream(c10::Stream::UNSAFE, Device(c10::kCUDA, device), current_stream(device));
+}
 int64_t new_stream(DeviceIndex device,
                    int priority);  // the next of the pool, as c10::cuda numbers them
 
@@ -98,12 +114,15 @@ inline void check_usable() {
 
 // What stands behind every CUDA DataPtr as its context; `release_block` is the deleter.
 struct Block {
-  c10::DataPtr bytes;  // the host memory; none when hollow
+  c10::DataPtr bytes;    // the host memory, where it is not the allocator's own
+  void* data = nullptr;  // where the bytes are; null when hollow
   size_t size = 0;     // as asked for, in bytes
   DeviceIndex device = 0;
   int generation = machine.generation;  // of the GPUs that it was allocated on
   bool shared = false;                  // with other processes (memory/sharing.cpp)
   void* counted = nullptr;              // the allocator's own note of it
+  std::atomic<uint64_t>* places = nullptr;  // until it is a result (memory/results.cpp)
+  int place = 0;
   bool uncached = false;                // straight from the driver instead
   std::vector<char> known;              // hollow: see Note [Known values], dispatch/known.h
   std::atomic<c10::StorageImpl*> alias{nullptr};  // the same bytes as a CPU storage (dispatch.cpp)
@@ -123,6 +142,7 @@ c10::DeviceAllocator* allocator();
 c10::Allocator* pinned_allocator();  // memory/pinned.cpp
 void install_pinned_allocator();
 bool is_pinned(const void* data);
+void use_pinned(const at::Tensor& on_host, DeviceIndex device);  // in a copy that goes on meanwhile
 c10::DataPtr allocate(size_t bytes,
                       DeviceIndex device);  // on this device, even if another is current
 // Host bytes that a CPU kernel has just made become the device's: counted, with the capacity
@@ -187,9 +207,12 @@ Kernel composed() {
 void refuse_while_capturing();
 bool is_capturing();  // a CUDA graph, in this thread
 
-// set_sync_debug_mode() speaks of copies and streams, and passes over devices and events.
-enum class Wait { quietly, audibly };
-void wait_for(const char* op, int device, Wait how);  // waits, that is: reports, warns or refuses
+// Waits, that is: reports, warns or refuses. set_sync_debug_mode() speaks of copies and streams, and
+// passes over devices and events.
+void wait_for(const char* op, int device);  // for the current stream, as a copy to the host does
+void wait_for_stream(const char* op, DeviceIndex device, int64_t stream);
+void wait_for_device(DeviceIndex device);
+void wait_for_event(DeviceIndex device);
 
 // ---- events (runtime/events.cpp): counted always, reported only while someone listens ----
 

@@ -1,6 +1,8 @@
 // What Python calls: plain C functions through ctypes (errors as text, null: done), and as ops what
 // takes or returns torch's own types.
 #include "c_api.h"
+#include "memory/results.h"
+#include "runtime/streams.h"
 
 #include "dispatch/known.h"
 
@@ -54,6 +56,9 @@ ANYDEVICE_API const char* anydevice_enable(int gpus, int hollow, const anydevice
     machine.hollow = hollow != 0;
     std::copy_n(gpu, gpus, machine.gpu);
     machine.gpus = gpus;
+    machine.most = std::max(machine.most.load(), gpus);
+    std::fill(std::begin(machine.context), std::end(machine.context), false);
+    anydevice::streams::forget_busy();
     std::iota(std::begin(machine.number), std::end(machine.number), 0);
     static int generations = 0;
     machine.generation = ++generations;
@@ -61,6 +66,7 @@ ANYDEVICE_API const char* anydevice_enable(int gpus, int hollow, const anydevice
     anydevice::install_hooks();
     anydevice::install_pinned_allocator();
     anydevice::install_profiler();
+    anydevice::install_results();
     c10::SetAllocator(c10::kCUDA, anydevice::allocator(), /*priority=*/255);
     anydevice::register_kernels(ops);
   });
@@ -106,7 +112,11 @@ ANYDEVICE_API int anydevice_device_count() { return machine.gpus; }
 ANYDEVICE_API int anydevice_current_device() { return anydevice::current_device(); }
 
 ANYDEVICE_API const char* anydevice_set_current_device(int device) {
-  return attempt([&] { anydevice::set_current_device(static_cast<DeviceIndex>(device)); });
+  return attempt([&] {
+    anydevice::check_usable();
+    anydevice::set_current_device(static_cast<DeviceIndex>(device));
+    anydevice::need_context(static_cast<DeviceIndex>(device));
+  });
 }
 
 ANYDEVICE_API int64_t anydevice_current_stream(int device) {
@@ -126,12 +136,23 @@ ANYDEVICE_API int64_t anydevice_new_stream(int device, int priority) {
   return anydevice::new_stream(static_cast<DeviceIndex>(device), priority);
 }
 
-// `call` is the CUDA call that waits: for a device or for an event.
-ANYDEVICE_API const char* anydevice_synchronize(const char* call, int device) {
+ANYDEVICE_API const char* anydevice_synchronize(int device) {
   return attempt([&] {
     anydevice::wait_for_collectives();
-    anydevice::wait_for(call, device, anydevice::Wait::quietly);
+    anydevice::wait_for_device(static_cast<DeviceIndex>(device));
   });
+}
+
+ANYDEVICE_API const char* anydevice_synchronize_event(int device) {
+  return attempt([&] {
+    anydevice::wait_for_collectives();
+    anydevice::wait_for_event(static_cast<DeviceIndex>(device));
+  });
+}
+
+// Whether CUDA would have a context on the device.
+ANYDEVICE_API int anydevice_has_context(int device) {
+  return device >= 0 && device < machine.gpus && machine.context[device];
 }
 
 // Transfers, their bytes, synchronisations: since the process began, or the last time they were

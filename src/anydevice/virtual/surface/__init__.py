@@ -22,16 +22,19 @@ from anydevice.virtual.surface import (
     defaults,
     devices,
     distributed,
+    errors,
     graphs,
     hollow,
     jiterator,
     libraries,
     memory,
     monitoring,
+    overrides,
     pools,
     profiling,
     reductions,
     refused,
+    sanitizer,
     sharing,
     storage,
     streams,
@@ -64,11 +67,13 @@ NAMES = (
 ATTRIBUTES = (
     compiling,
     distributed,
+    errors,
     libraries,
     monitoring,
     profiling,
     reductions,
     refused,
+    sanitizer,
     sharing,
     storage,
     tensor_types,
@@ -108,6 +113,7 @@ def show_attributes(gpu: Card, *, without_values: bool) -> None:
             _show(name, partial(_derived_anew, name))
         _show("sharing", sharing.send_events)
     _show("graphs", graphs.attributes)
+    _show("overrides", overrides.put_off)
     defaults.remember()
 
 
@@ -117,6 +123,7 @@ def hide() -> None:
         steps.callback(devices.ask_again)
         while _before:
             steps.callback(_put_back, *_before.pop(0))
+        steps.callback(overrides.put_back)
         steps.callback(defaults.restore)
 
 

@@ -119,8 +119,10 @@ def scatter_out(
                 "Expected all output tensors to be CUDA tensors, but output tensor at index "
                 f"{i} has device '{output.device}'"
             )
-        others = [output.shape[d] == tensor.shape[d] for d in range(output.dim()) if d != dim]
-        if output.dim() != tensor.dim() or not all(others):
+        alike = output.dim() == tensor.dim() and all(
+            output.shape[d] == tensor.shape[d] for d in range(tensor.dim()) if d != dim
+        )
+        if not alike:
             raise RuntimeError(
                 f"Output tensor at index {i} has incorrect shape: {list(output.shape)}. Expected "
                 f"same shape except for scatter dim {dim} as the source tensor: "

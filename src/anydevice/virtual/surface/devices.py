@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 from collections.abc import Callable, Iterator
+from ctypes import c_uint64
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import torch
 
@@ -22,6 +25,8 @@ WHEEL = "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120"  # what PyTorch's own is built f
 SET_REQUIRES_DEVICE_INIT = "_ZN5torch5utils24set_requires_device_initEN3c1010DeviceTypeEb"
 CUDA = 1  # c10::DeviceType
 WARP = 32
+CLOCK = 1.4e9  # cycles a second, for torch.cuda._sleep()
+_handles = itertools.count(0x7F0000000000, 0x1000)  # of streams that cudart makes
 _visible = Visible(0)  # of the machine that was shown last
 # Shared memory by capability in KiB: what a block may ask for, and of a multiprocessor.
 SHARED = {
@@ -44,10 +49,28 @@ CUDA_ERRORS = {
     101: "invalid device ordinal",
     400: "invalid resource handle",
     700: "an illegal memory access was encountered",
+    710: "device-side assert triggered",
+    712: "part or all of the requested memory range is already mapped",
+    713: "pointer does not correspond to a registered memory region",
     719: "unspecified launch failure",
     900: "operation not permitted when stream is capturing",
     901: "operation failed due to a previous error during capture",
 }
+
+
+class Uuid:
+    """`torch._C._CUuuid`."""
+
+    def __init__(self, text: str) -> None:
+        self._uuid = UUID(text)
+
+    @property
+    def bytes(self) -> list[int]:
+        """Its 16 bytes."""
+        return list(self._uuid.bytes)
+
+    def __str__(self) -> str:
+        return str(self._uuid)
 
 
 def names(gpus: int, gpu: Card) -> dict[str, Any]:
@@ -60,9 +83,10 @@ def names(gpus: int, gpu: Card) -> dict[str, Any]:
         library.anydevice_touch()
         if not (seen := visible.for_good()):
             raise RuntimeError("No CUDA GPUs are available")
-        torch.cuda.default_generators = tuple(
-            torch.ops.anydevice.default_generator(device) for device in range(len(seen))
-        )
+        with torch._C._DisableTorchDispatch():  # a mode might ask for CUDA, which is not ready yet
+            torch.cuda.default_generators = tuple(
+                torch.ops.anydevice.default_generator(device) for device in range(len(seen))
+            )
         cuda: Any = torch.cuda
         cuda._get_device_properties = [_properties(gpu, device) for device in seen].__getitem__
 
@@ -90,6 +114,7 @@ def names(gpus: int, gpu: Card) -> dict[str, Any]:
     return {
         "_has_cuda": True,
         "_CudaDeviceProperties": CudaDeviceProperties,
+        "_CUuuid": Uuid,
         "_cuda_init": initialise,
         "_cuda_getDeviceCount": count,
         "_cuda_isInBadFork": lambda: bool(library.anydevice_forked()),
@@ -100,8 +125,8 @@ def names(gpus: int, gpu: Card) -> dict[str, Any]:
         "_cuda_canDeviceAccessPeer": lambda device, peer: device != peer,
         "_cuda_getArchFlags": lambda: flags,
         "_cuda_getCompiledVersion": lambda: 13000,
-        "_cuda_sleep": lambda cycles: None,
-        "_cuda_hasPrimaryContext": lambda device: 0 <= device < count(),
+        "_cuda_sleep": lambda cycles: library.anydevice_sleep(cycles / CLOCK),
+        "_cuda_hasPrimaryContext": lambda device: bool(library.anydevice_has_context(device)),
         "_cudart": cudart(),
     }
 
@@ -172,7 +197,7 @@ def _properties(gpu: Card, device: int) -> CudaDeviceProperties:
         is_integrated=False,
         is_multi_gpu_board=False,
         gcnArchName=gpu.name,
-        uuid=uuid(device),
+        uuid=Uuid(uuid(device)),
         pci_bus_id=device,
         pci_device_id=0,
         pci_domain_id=0,
@@ -190,6 +215,17 @@ def cudart() -> Any:
         core.refuse_absent(device)
         return core.pair(library.anydevice_memory_info, device)
 
+    def stream_create(place: int) -> CudaError:
+        handle = c_uint64(next(_handles))
+        ctypes.memmove(place, ctypes.byref(handle), ctypes.sizeof(handle))
+        return CudaError(0)
+
+    def register(address: int, size: int, flags: int) -> CudaError:
+        return CudaError(library.anydevice_pinned_register(c_uint64(address), c_uint64(size)))
+
+    def unregister(address: int) -> CudaError:
+        return CudaError(library.anydevice_pinned_unregister(c_uint64(address)))
+
     nothing: Callable[..., CudaError] = lambda *arguments: CudaError(0)  # noqa: E731
     return SimpleNamespace(
         cudaError=CudaError,
@@ -197,9 +233,9 @@ def cudart() -> Any:
         cudaGetErrorString=lambda code: CUDA_ERRORS.get(code, "unrecognized error code"),
         cudaProfilerStart=nothing,
         cudaProfilerStop=nothing,
-        cudaHostRegister=nothing,
-        cudaHostUnregister=nothing,
-        cudaStreamCreate=nothing,
+        cudaHostRegister=register,
+        cudaHostUnregister=unregister,
+        cudaStreamCreate=stream_create,
         cudaStreamDestroy=nothing,
         cudaStreamCaptureMode=SimpleNamespace(Global=0, ThreadLocal=1, Relaxed=2),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from ctypes import c_int64
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from anydevice.notices import say_once
 from anydevice.virtual import core
 from anydevice.virtual.surface import pools
+from anydevice.virtual.surface.generators import is_same_state
 from anydevice.virtual.surface.streams import cuda_error
 
 MODES = ("default", "global", "thread_local", "relaxed")
@@ -28,9 +30,13 @@ class Capture:
 
         self.place = _place()
         self.running = True
+        device = self.place[0]
+        self.states = _states([torch.cuda.default_generators[device], *generators])
         self.recording = Recording(generators)
         self.pool = pool if pool and any(pool) else pools.handle(user_created=False)
-        pools.begin(self.place[0], self.pool)
+        self.seeds = [_seed_and_offset(device) for _ in self.states]
+        pools.begin(device, self.pool)
+        core.library().anydevice_pinned_begin_pool(*map(c_int64, self.pool))
         core.library().anydevice_begin_capture()
         self.recording.begin()
 
@@ -39,6 +45,7 @@ class Capture:
         self.running = False
         whole = bool(core.library().anydevice_end_capture())
         self.recording.end()
+        core.library().anydevice_pinned_end_pool(*map(c_int64, self.pool))
         pools.end(self.place[0], self.pool)
         return whole
 
@@ -48,6 +55,28 @@ class Capture:
         if self.running:  # the graph went away while it captured
             self.end()
         pools.release(self.place[0], self.pool)
+        core.library().anydevice_pinned_release_pool(*map(c_int64, self.pool))
+
+
+def _states(generators: list[torch.Generator]) -> list[torch.Generator]:
+    """The states that the generators have now, each once: a generator may change its own."""
+    states: list[torch.Generator] = []
+    for generator in generators:
+        state = generator.graphsafe_get_state()
+        if not any(is_same_state(state, other) for other in states):
+            states.append(state)
+    return states
+
+
+def _seed_and_offset(device: int) -> list[torch.Tensor]:
+    """What a graph keeps of a generator on the device: two numbers, on the default stream."""
+    before = torch.cuda.current_stream(device)
+    torch.cuda.set_stream(torch.cuda.default_stream(device))
+    try:
+        with torch._C._DisableTorchDispatch():
+            return [torch.empty(1, dtype=torch.int64, device="cuda") for _ in range(2)]
+    finally:
+        torch.cuda.set_stream(before)
 
 
 class CudaGraphBase:
@@ -62,6 +91,7 @@ class CudaGraphBase:
     def __init__(self, keep_graph: bool = False) -> None:
         self._generators: list[torch.Generator] = []
         self._capture: Capture | None = None
+        self._keep_graph = keep_graph
 
     def capture_begin(
         self, pool: pools.PoolId | None = None, capture_error_mode: str = "global"
@@ -128,6 +158,10 @@ class CudaGraphBase:
     def instantiate(self) -> None:
         """There is nothing to prepare."""
         self._captured("capture_end() must have been called before calling instantiate")
+        if not self._keep_graph:
+            raise RuntimeError(
+                "instantiate() is intended to be called by the user only when keep_graph=true"
+            )
 
     def replay(self) -> None:
         """Computes what was captured once more, into the same tensors."""

@@ -161,7 +161,8 @@ def _tell(device: int, pointer: ctypes._Pointer[Trace]) -> None:
         return
     frames = _frames() if _wants_frames(action) else []
     if action == "alloc":
-        _history.frames[device, trace.address] = frames
+        wanted = _history.context is not None
+        _history.frames[device, trace.address] = frames or (_frames() if wanted else [])
     elif action == "free_completed":
         _history.frames.pop((device, trace.address), None)
     if _history.enabled == "all" and action not in _history.skipped:
@@ -190,7 +191,7 @@ _told = _Teller(_tell)
 
 def _wants_frames(action: str) -> bool:
     by_context = {
-        "state": ("alloc",),
+        "state": (),
         "alloc": ("alloc", "segment_alloc", "segment_map", "oom"),
         "all": ACTIONS,
     }
@@ -200,12 +201,18 @@ def _wants_frames(action: str) -> bool:
 def _frames() -> Frames:
     """Of Python, the innermost first; those of this module left out."""
     frame = sys._getframe(1).f_back  # None in a thread that runs no Python code
-    found = []
+    found = _script_frames()
     while frame is not None:
         code = frame.f_code
         found.append({"filename": code.co_filename, "line": frame.f_lineno, "name": code.co_name})
         frame = frame.f_back
     return found
+
+
+def _script_frames() -> Frames:
+    lines = core.library().anydevice_script_frames().decode().splitlines()
+    fields = [line.split("\t", 2) for line in lines]
+    return [{"filename": file, "line": int(line), "name": name} for name, line, file in fields]
 
 
 def _traceback(address: int) -> Frames | None:

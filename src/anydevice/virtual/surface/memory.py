@@ -17,7 +17,7 @@ POOLS = ("all", "small_pool", "large_pool")
 FIGURES = ("current", "peak", "allocated", "freed")
 PINNED = ("allocations", "allocated_bytes", "active_requests", "active_bytes")
 BY_POOL = "reserved_bytes_by_private_pools"
-NO_TIME = {"total": 0, "max": 0, "min": 0, "count": 0, "avg": 0}
+TIMES = ("host_alloc_time", "host_free_time")  # in microseconds
 
 _raw: dict[int, torch.Tensor] = {}  # by address, what caching_allocator_alloc() handed out
 
@@ -107,6 +107,7 @@ def _snapshot(wanted: tuple[int, ...] | None = None) -> dict[str, Any]:
     """Of the pool that is wanted, or of all; as a third element, whether with the history."""
     library = core.library()
     first, second, *rest = wanted or (0, 0, True)
+    traces = history.traces() if not rest or rest[0] else []  # without the event of this snapshot
     segments = []
     for device in range(library.anydevice_device_count()):
         found = library.anydevice_memory_snapshot(device, c_int64(first), c_int64(second))
@@ -117,14 +118,14 @@ def _snapshot(wanted: tuple[int, ...] | None = None) -> dict[str, Any]:
     settings = getattr(torch._C, "_accelerator_getAllocatorSettings", str)()
     return {
         "segments": segments,
-        "device_traces": history.traces() if not rest or rest[0] else [],
+        "device_traces": traces,
         "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": settings},
         "external_annotations": [],
     }
 
 
 def _pinned_statistics() -> dict[str, Any]:
-    figures = (c_int64 * (len(PINNED) * len(FIGURES)))()
+    figures = (c_int64 * ((len(PINNED) + len(TIMES)) * len(FIGURES)))()
     core.library().anydevice_pinned_stats(figures)
     stats: dict[str, Any] = {
         name: dict(zip(FIGURES, figures[4 * i : 4 * i + 4], strict=True))
@@ -132,7 +133,11 @@ def _pinned_statistics() -> dict[str, Any]:
     }
     stats["num_host_alloc"] = stats["allocations"]["allocated"]
     stats["num_host_free"] = stats["allocations"]["freed"]
-    return stats | {"host_alloc_time": NO_TIME, "host_free_time": NO_TIME}
+    for i, name in enumerate(TIMES, len(PINNED)):
+        total, most, least, count = figures[4 * i : 4 * i + 4]
+        spent = {"total": total, "max": most, "min": least, "count": count}
+        stats[name] = spent | {"avg": total / count if count else 0}
+    return stats
 
 
 def _raw_alloc(size: int, stream: int) -> int:

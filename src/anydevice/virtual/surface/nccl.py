@@ -12,9 +12,11 @@ from typing import Any
 import torch
 
 from anydevice.notices import say_once
+from anydevice.virtual import core
 
 VERSION = (2, 28, 9)
 TIMEOUT = timedelta(minutes=10)
+NAN_CHECK = "TORCH_NCCL_NAN_CHECK"
 LOOPBACK = "127.0.0.1"
 
 c10d: Any = torch._C._distributed_c10d  # pybind's classes, of which mypy knows a part
@@ -79,6 +81,8 @@ class ProcessGroupNCCL(metaclass=_ByName):
         elif options is not None:
             timeout = options._timeout
         members = getattr(options, "global_ranks_in_group", ())
+        if NAN_CHECK in os.environ:
+            core.library().anydevice_set_nan_check(int(os.environ[NAN_CHECK] == "1"))
         return new_backend("nccl", store, rank, size, timeout, members)
 
     @staticmethod
@@ -127,6 +131,7 @@ def methods() -> dict[str, Any]:
         "get_error": lambda self: c10d.ErrorType.SUCCESS,
         "options": property(lambda self: Options()),
         "perform_nocolor_split": nothing,
+        "_set_enable_nan_check": lambda self, on: core.library().anydevice_set_nan_check(int(on)),
         "uid": property(lambda self: 0),
     }
 

@@ -71,12 +71,14 @@ def begin(device: int, pool: PoolId) -> None:
     library.anydevice_memory_retain_pool(core.refuse_absent(device), *_ints(pool), 0, 0)
     _before.of.setdefault((device, pool), []).append(_in_use(device))
     library.anydevice_memory_use_pool(device, *_ints(pool))
+    library.anydevice_memory_begin_capture(device)
 
 
 def end(device: int, pool: PoolId) -> None:
     """This thread allocates again from where it did before."""
     before = _before.of.get((device, pool)) or [(0, 0)]
     core.library().anydevice_memory_use_pool(core.refuse_absent(device), *_ints(before.pop()))
+    core.library().anydevice_memory_end_capture(device)
 
 
 def release(device: int, pool: PoolId) -> None:

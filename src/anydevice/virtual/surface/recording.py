@@ -15,6 +15,8 @@ from torch.multiprocessing import reductions
 from torch.utils import _python_dispatch as dispatch
 from torch.utils import _pytree as pytree
 
+from anydevice.virtual.surface.generators import in_states
+
 Mode: Any = dispatch.TorchDispatchMode
 StorageWeakRef: Any = reductions.StorageWeakRef
 
@@ -50,6 +52,7 @@ class Call:
     op: Any
     arguments: Any
     results: list[Piece]
+    states: list[torch.Generator] | None = None  # of the generators, where it may have drawn
     last_uses: list[int] = field(default_factory=list)  # storages that nothing needs after it
 
 
@@ -86,7 +89,7 @@ class Recording(Mode):  # type: ignore[misc]
 
     def begin(self) -> None:
         """Sees each op of this thread from here on."""
-        self._offsets = [generator.get_offset() for generator in self._generators]
+        self._drawn = [(state, state.get_offset()) for state in self._states()]
         self.__enter__()
 
     def end(self) -> None:
@@ -95,8 +98,8 @@ class Recording(Mode):  # type: ignore[misc]
         for number, whole in self._before.items():
             _bytes_of(self._kept[number]).copy_(whole)
         self._before.clear()
-        for generator, offset in zip(self._generators, self._offsets, strict=True):
-            generator.set_offset(offset)
+        for state, offset in reversed(self._drawn):
+            state.set_offset(offset)
         self._find_last_uses()
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -108,6 +111,9 @@ class Recording(Mode):  # type: ignore[misc]
         pieces = pytree.tree_map_only(Tensor, lambda tensor: self._argument(op, tensor), arguments)
         written = written_tensors(op, args, kwargs or {})
         self._save(written)
+        states = self._states() if torch.Tag.nondeterministic_seeded in op.tags else None
+        for state in states or ():
+            self._drawn.append((state, state.get_offset()))
         results = op(*args, **(kwargs or {}))
         made = [leaf for leaf in pytree.tree_leaves(results) if isinstance(leaf, Tensor)]
         if not any(tensor.is_cuda for tensor in (*tensors, *made)):
@@ -116,8 +122,11 @@ class Recording(Mode):  # type: ignore[misc]
         pieces_made = [self._piece(op, tensor) for tensor in made]
         only_views = made and not written and all(piece.storage < known for piece in pieces_made)
         if not only_views:
-            self.calls.append(Call(op, pieces, pieces_made))
+            self.calls.append(Call(op, pieces, pieces_made, states))
         return results
+
+    def _states(self) -> list[torch.Generator]:
+        return [generator.graphsafe_get_state() for generator in self._generators]
 
     def _argument(self, op: Any, tensor: Tensor) -> Any:
         if tensor.is_cpu and tensor.dim() == 0 and op._schema.name not in COPIES:
@@ -176,7 +185,9 @@ class Recording(Mode):  # type: ignore[misc]
                 args, kwargs = pytree.tree_map_only(
                     Piece, lambda piece: piece.of(storages[piece.storage]), call.arguments
                 )
-                results = pytree.tree_leaves(call.op(*args, **kwargs))
+                states = call.states or []
+                with in_states(self._generators[: len(states)], states):
+                    results = pytree.tree_leaves(call.op(*args, **kwargs))
                 made = [leaf for leaf in results if isinstance(leaf, Tensor)]
                 for piece, tensor in zip(call.results, made, strict=True):
                     there = storages.setdefault(piece.storage, tensor.untyped_storage())

@@ -46,10 +46,15 @@ class GreenContext:
     max_workqueue_concurrency = create
 
 
+class AllocatorState:
+    """`torch._C._cuda_CUDAAllocator_AllocatorState`: a type to import, of which there are none."""
+
+
 def names() -> dict[str, Any]:
     """What torch._C calls them."""
     return {name: _refusing(reason) for name, reason in REASONS.items()} | {
-        "_CUDAGreenContext": GreenContext
+        "_CUDAGreenContext": GreenContext,
+        "_cuda_CUDAAllocator_AllocatorState": AllocatorState,
     }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import time
 from typing import Any
 
 import torch
@@ -11,6 +10,7 @@ import torch
 from anydevice.virtual import core
 
 PRIORITIES = (0, -3)  # lowest and highest, as PyTorch has them on any card
+TRACED = ("creation", "deletion", "record", "wait", "synchronization")  # as native code numbers it
 HANDLE = 64  # bytes of an event's handle for another process
 
 
@@ -105,33 +105,52 @@ class CudaEventBase(Event):  # type: ignore[misc]
         if not self._interprocess:
             raise cuda_error(1, "invalid argument", "cudaErrorInvalidValue")
         if self._device is None:
-            self._create(torch.device("cuda", torch.cuda.current_device()))
+            self._create(torch.cuda.current_stream())
         return struct.pack("d", self._recorded).ljust(HANDLE, b"\0")  # one clock for all processes
 
-    def _create(self, device: torch.device) -> None:
-        self._device = device
-        self._recorded = time.perf_counter()
+    def _create(self, stream: Any) -> None:
+        """At its first record a card makes the event; at each it is as late as its stream is."""
+        if self._device is None:
+            self._device = stream.device
+            self._trace("creation")
+        library = core.library()
+        self._recorded = library.anydevice_ready_at(stream.device.index, stream.stream_id)
+
+    def _trace(self, what: str, stream: int = 0) -> None:
+        core.library().anydevice_trace_event(TRACED.index(what), id(self), stream)
+
+    def __del__(self) -> None:
+        if getattr(self, "_device", None) is not None:
+            self._trace("deletion")
 
     def record(self, stream: Any) -> None:
-        """Remembers now."""
+        """Remembers when the stream is done with what it has been asked for."""
         if self._device is not None and self._device != stream.device:
             raise RuntimeError(
                 f"Event device {self._device.index} does not match recording stream's device "
                 f"{stream.device.index}."
             )
-        self._create(stream.device)
+        self._create(stream)
+        self._trace("record", stream.stream_id)
 
     def wait(self, stream: Any) -> None:
-        """There is nothing to wait for."""
+        """The stream is done no earlier than the event."""
+        if self._recorded is not None:
+            index = stream.device.index
+            core.library().anydevice_stream_waits(index, stream.stream_id, self._recorded)
+            self._trace("wait", stream.stream_id)
 
     def query(self) -> bool:
-        """All that was asked for is done."""
-        return True
+        """Whether all that was asked for before it is done."""
+        return self._recorded is None or self._recorded <= core.library().anydevice_now()
 
     def synchronize(self) -> None:
-        """Reported, as the card would wait here."""
-        if self._device is not None:
-            _wait(b"cudaEventSynchronize", self._device.index)
+        """Waits, and is reported."""
+        if self._recorded is not None and self._device is not None:
+            library = core.library()
+            self._trace("synchronization")
+            library.anydevice_wait_until(self._recorded)
+            library.anydevice_synchronize_event(self._device.index)
 
     def elapsed_time(self, end: CudaEventBase) -> float:
         """Milliseconds from this event to the other."""
@@ -139,6 +158,10 @@ class CudaEventBase(Event):  # type: ignore[misc]
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
         if self._recorded is None or end._recorded is None:
             raise ValueError("Both events must be recorded before calculating elapsed time.")
+        if not (self.query() and end.query()):
+            raise ValueError("Both events must be completed before calculating elapsed time.")
+        if self._device != end._device:
+            raise cuda_error(400, "invalid resource handle", "cudaErrorInvalidResourceHandle")
         return (end._recorded - self._recorded) * 1000
 
     @property
@@ -173,7 +196,7 @@ def names() -> dict[str, Any]:
         return int(library.anydevice_current_stream(device))
 
     def synchronize() -> None:
-        _wait(b"cudaDeviceSynchronize", library.anydevice_current_device())
+        library.anydevice_synchronize(library.anydevice_current_device())
 
     library.anydevice_set_sync_debug_mode(0)
     return {
@@ -188,10 +211,6 @@ def names() -> dict[str, Any]:
         "_cuda_get_sync_debug_mode": lambda: library.anydevice_sync_debug_mode(),
         "_cuda_set_sync_debug_mode": lambda mode: library.anydevice_set_sync_debug_mode(mode),
     }
-
-
-def _wait(call: bytes, device: int) -> None:
-    core.library().anydevice_synchronize(call, device)
 
 
 def cuda_error(code: int, text: str, name: str) -> Exception:

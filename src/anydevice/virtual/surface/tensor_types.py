@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +20,9 @@ DTYPES = {
     "HalfTensor": "float16",
     "BFloat16Tensor": "bfloat16",
 }
+
+
+_warned: set[str] = set()
 
 
 class TensorType(type):
@@ -39,8 +43,13 @@ class TensorType(type):
 
     def __call__(cls, *arguments: Any, **options: Any) -> torch.Tensor:
         """A tensor of these sizes, of this data, or empty; a sparse one of indices and values."""
+        _warn_once(
+            "The torch.cuda.*DtypeTensor constructors are no longer recommended. It's best to use "
+            "methods such as torch.tensor(data, dtype=*, device='cuda') to create tensors."
+        )
+        device = options.pop("device", None)
         if not cls.is_sparse:
-            empty = torch.empty(0, dtype=cls.dtype, device=options.pop("device", "cuda"))
+            empty = torch.empty(0, dtype=cls.dtype, device="cuda" if device is None else device)
             return empty.new(*arguments, **options)
         if len(arguments) >= 2 and isinstance(arguments[0], torch.Tensor):
             return torch.sparse_coo_tensor(*arguments, dtype=cls.dtype, device="cuda", **options)
@@ -66,6 +75,10 @@ def names() -> dict[str, Any]:
             raise TypeError(
                 f"only floating-point types are supported as the default type, got {kind.__name__}"
             )
+        _warn_once(
+            "torch.set_default_tensor_type() is deprecated as of PyTorch 2.1, please use "
+            "torch.set_default_dtype() and torch.set_default_device() as alternatives."
+        )
         torch.set_default_dtype(kind.dtype)
         torch.set_default_device("cuda")
 
@@ -74,21 +87,28 @@ def names() -> dict[str, Any]:
 
 def attributes() -> Iterator[tuple[Any, str, Any]]:
     """The types, under the names that torch.cuda and torch.cuda.sparse have."""
-    for name, dtype_name in DTYPES.items():
-        dtype = getattr(torch, dtype_name)
-        yield torch.cuda, name, _make(f"torch.cuda.{name}", dtype, torch.strided)
-        if hasattr(torch.cuda.sparse, name):
-            yield (
-                torch.cuda.sparse,
-                name,
-                _make(f"torch.cuda.sparse.{name}", dtype, torch.sparse_coo),
-            )
+    _warned.clear()
+    classes: Any = {kind for kind in torch._tensor_classes if not kind.is_cuda}
+    for owner, layout in ((torch.cuda, torch.strided), (torch.cuda.sparse, torch.sparse_coo)):
+        for name, dtype in DTYPES.items():
+            if hasattr(owner, name):
+                kind = _make(f"{owner.__name__}.{name}", getattr(torch, dtype), layout)
+                classes.add(kind)
+                yield owner, name, kind
+    yield torch, "_tensor_classes", classes
 
 
 def _make(name: str, dtype: torch.dtype, layout: torch.layout) -> TensorType:
     is_sparse = layout != torch.strided
     inside = {"dtype": dtype, "layout": layout, "is_sparse": is_sparse, "__module__": "builtins"}
     return TensorType(name, (), inside)  # Tensor.type() reads the whole name
+
+
+def _warn_once(text: str) -> None:
+    """As TORCH_WARN_ONCE does, at the line that called into torch."""
+    if text not in _warned or torch.is_warn_always_enabled():
+        _warned.add(text)
+        warnings.warn(text, stacklevel=3)
 
 
 def _default_is_cuda() -> bool:

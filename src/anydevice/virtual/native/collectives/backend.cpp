@@ -43,6 +43,8 @@ Lengths byte_splits(const Lengths& splits, const Tensor& tensor, int ranks) {
   return each;
 }
 
+std::atomic<bool> nan_check{false};
+
 class Backend final : public c10d::Backend {
  public:
   Backend(std::shared_ptr<Group> group, std::string name)
@@ -63,8 +65,14 @@ class Backend final : public c10d::Backend {
   void enableCollectivesTiming() override {}
   c10d::ErrorType getError() override { return c10d::ErrorType::SUCCESS; }
   void waitForPendingWorks() override { stream_.drain(); }
-  void shutdown() override { stream_.drain(); }
-  void abort() override { stream_.abandon(); }
+  void shutdown() override {
+    stream_.drain();
+    closed_ = true;
+  }
+  void abort() override {
+    stream_.abandon();
+    closed_ = true;
+  }
 
   BackendPtr split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
                    const c10::intrusive_ptr<Options>& options) override {
@@ -76,6 +84,7 @@ class Backend final : public c10d::Backend {
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& given) override {
     auto data = bytes(alias_of(only_one(tensors)));
+    check_numbers(getRank() == given.rootRank ? tensors : Tensors{});
     return ask(OpType::BROADCAST, tensors,
                [=, group = group_] { group->broadcast(data, given.rootRank, given.timeout); });
   }
@@ -99,6 +108,7 @@ class Backend final : public c10d::Backend {
   WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& given) override {
     auto values = flat(alias_of(only_one(tensors)));
     const auto how = reduction(given.reduceOp, tensors.front());
+    check_numbers(tensors);
     know_reduced(tensors, given.reduceOp, getSize());
     return ask(OpType::REDUCE, tensors,
                [=, group = group_] { group->reduce(values, how, given.rootRank, given.timeout); });
@@ -121,6 +131,7 @@ class Backend final : public c10d::Backend {
                       output[getRank()].sizes(), " of itself");
     auto mine = bytes(alias_of(input));
     auto theirs = bytes(aliases_of(output));
+    check_numbers(inputs);
     know_the_same(output, input);
     return ask(OpType::ALLGATHER, output, [=, group = group_, timeout = given.timeout] {
       group->all_gather(mine, theirs, timeout);
@@ -146,6 +157,7 @@ class Backend final : public c10d::Backend {
   WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs,
                  const c10d::GatherOptions& given) override {
     auto mine = bytes(alias_of(only_one(inputs)));
+    check_numbers(inputs);
     const auto results = getRank() == given.rootRank ? one_list(outputs) : Tensors{};
     auto theirs = bytes(aliases_of(results));
     know_the_same(results, inputs.front());
@@ -158,7 +170,9 @@ class Backend final : public c10d::Backend {
   WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                   const c10d::ScatterOptions& given) override {
     auto mine = bytes(alias_of(only_one(outputs)));
-    auto theirs = bytes(aliases_of(getRank() == given.rootRank ? one_list(inputs) : Tensors{}));
+    const auto parts = getRank() == given.rootRank ? one_list(inputs) : Tensors{};
+    auto theirs = bytes(aliases_of(parts));
+    check_numbers(parts);
     getRank() == given.rootRank ? know_the_same(outputs, inputs.front()[getRank()])
                                 : know_nothing(outputs);
     return ask(OpType::SCATTER, outputs, [=, group = group_] {
@@ -174,6 +188,7 @@ class Backend final : public c10d::Backend {
     TORCH_CHECK_VALUE(input[getRank()].numel() == output.numel(), "Tensor sizes must match: rank ",
                       getRank(), "'s part of the input is ", input[getRank()].sizes(),
                       " and its output ", output.sizes());
+    check_numbers(input);
     Tensors rows;
     int64_t begin = 0;
     for (const auto& alias : aliases_of(input)) {
@@ -205,6 +220,7 @@ class Backend final : public c10d::Backend {
   WorkPtr alltoall_base(Tensor& output, Tensor& input, Lengths& output_splits,
                         Lengths& input_splits, const c10d::AllToAllOptions& given) override {
     check_same_dtype({input}, output);
+    check_numbers({input});
     auto into = bytes(alias_of(output));
     auto from = bytes(alias_of(input));
     auto received = byte_splits(output_splits, output, getSize());
@@ -219,6 +235,7 @@ class Backend final : public c10d::Backend {
   WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& given) override {
     check_one_for_each_rank(outputs);
     check_one_for_each_rank(inputs);
+    check_numbers(inputs);
     auto into = bytes(aliases_of(outputs));
     auto from = bytes(aliases_of(inputs));
     know_the_same(outputs, inputs[getRank()]);
@@ -231,6 +248,7 @@ class Backend final : public c10d::Backend {
 
   WorkPtr send(Tensors& tensors, int to, int tag) override {
     Tensors data{bytes(alias_of(only_one(tensors), /*between_two=*/true))};
+    check_numbers(tensors);
     return begin(OpType::SEND, {}, [&] { return group_->gloo().send(data, to, nccl_ ? 0 : tag); });
   }
 
@@ -279,6 +297,7 @@ class Backend final : public c10d::Backend {
   // shapes.
   WorkPtr ask(OpType op, const Tensors& outputs, Task task, const Tensors& used) {
     check_usable();
+    check_open();
     if (machine.hollow) {
       return hand_out(op, stream_.put([] {}), outputs);
     }
@@ -300,7 +319,27 @@ class Backend final : public c10d::Backend {
   template <typename Begin>
   WorkPtr begin(OpType op, const Tensors& outputs, Begin transfer) {
     check_usable();
+    check_open();
     return hand_out(op, machine.hollow ? stream_.put([] {}) : follow(transfer()), outputs);
+  }
+
+  void check_open() const {
+    TORCH_CHECK_WITH(DistBackendError, !nccl_ || !closed_, "NCCL communicator was aborted on rank ",
+                     getRank(), ".");
+  }
+
+  // TORCH_NCCL_NAN_CHECK=1: what this rank gives to a collective has to be numbers.
+  void check_numbers(const Tensors& given) const {
+    if (C10_LIKELY(!nccl_ || !nan_check) || machine.hollow) {
+      return;
+    }
+    for (const auto& tensor : given) {
+      const bool may_have = at::isFloatingType(tensor.scalar_type()) || tensor.is_complex();
+      if (may_have && alias_of(tensor).isnan().any().item<bool>()) {
+        throw_device_assert("the collective was given a tensor with a NaN on rank " +
+                            std::to_string(getRank()));
+      }
+    }
   }
 
   Tensor alias_of(const Tensor& tensor, bool between_two = false) const {
@@ -348,6 +387,7 @@ class Backend final : public c10d::Backend {
                   "all_reduce does not support", given.reduceOp, "on complex tensors");
       all.emplace_back(flat(alias_of(tensor)), reduction(given.reduceOp, tensor));
     }
+    check_numbers(tensors);
     know_reduced(tensors, given.reduceOp, getSize());
     return ask(op, tensors, [=, group = group_, timeout = given.timeout] {
       for (const auto& [values, how] : all) {
@@ -361,6 +401,7 @@ class Backend final : public c10d::Backend {
     Tensors wholes, parts;
     std::vector<Reduction> how;
     check_pairs(outputs, inputs);
+    check_numbers(inputs);
     for (size_t i = 0; i < inputs.size(); ++i) {
       check_same_dtype({inputs[i]}, outputs[i]);
       TORCH_CHECK_VALUE(inputs[i].numel() == outputs[i].numel() * getSize(),
@@ -380,6 +421,7 @@ class Backend final : public c10d::Backend {
 
   WorkPtr gather_into(OpType op, Tensors& outputs, Tensors& inputs, Milliseconds timeout) {
     check_pairs(outputs, inputs);
+    check_numbers(inputs);
     for (size_t i = 0; i < inputs.size(); ++i) {
       TORCH_CHECK_TYPE(inputs[i].dtype() == outputs[i].dtype(),
                        "output tensor must have the same type as input tensor");
@@ -401,6 +443,7 @@ class Backend final : public c10d::Backend {
   bool nccl_;
   bool compared_ = false;
   bool coalescing_ = false;
+  std::atomic<bool> closed_{false};
   std::atomic<uint64_t> asked_{0};
   std::vector<OutcomePtr> together_;
   Stream stream_;
@@ -412,6 +455,8 @@ void add_backend(const c10::intrusive_ptr<c10d::ProcessGroup>& group, std::strin
   BackendPtr backend = c10::make_intrusive<Backend>(std::move(ranks), std::move(name));
   group->setBackend(c10::kCUDA, c10d::ProcessGroup::CUSTOM, backend);
 }
+
+ANYDEVICE_API void anydevice_set_nan_check(int on) { nan_check = on != 0; }
 
 TORCH_LIBRARY_FRAGMENT(anydevice, m) { m.def("add_backend", TORCH_FN(add_backend)); }
 

@@ -159,7 +159,7 @@ at::Tensor bytes_on_host(const at::Tensor& tensor) {
   const auto* block = storage._mutable_data_ptr_no_checks().cast_context<Block>(&release_block);
   impl->set_storage_keep_dtype(c10::Storage(c10::make_intrusive<StorageImpl>(
       StorageImpl::use_byte_size_t(), static_cast<int64_t>(storage.nbytes()),
-      c10::DataPtr(block->bytes.get(), c10::kCPU), nullptr, /*resizable=*/false)));
+      c10::DataPtr(block->data, c10::kCPU), nullptr, /*resizable=*/false)));
   change_device(*impl, c10::kCPU);
   return at::Tensor(impl);
 }
@@ -171,7 +171,10 @@ void release_alias(Block& block) {
   }
   const auto owned = StoragePtr::reclaim(alias);
   if (C10_UNLIKELY(owned.use_count() > 1)) {
-    owned->set_data_ptr_noswap(std::move(block.bytes));
+    const bool borrowed = !block.bytes && block.data != nullptr;
+    owned->set_data_ptr_noswap(
+        borrowed ? c10::GetCPUAllocator()->clone(block.data, owned->nbytes())
+                 : std::move(block.bytes));
   }
 }
 

@@ -23,6 +23,7 @@
 #include "hollow.h"
 #include "kernels/wider.h"
 #include "known.h"
+#include "memory/results.h"
 #include "signature.h"
 
 #include <deque>
@@ -36,7 +37,6 @@ namespace {
 using c10::DispatchKey;
 using c10::DispatchKeySet;
 using c10::IValue;
-using kernels::call_wide;
 using torch::jit::Stack;
 
 struct Devices {
@@ -280,10 +280,24 @@ bool is_wider(const Signature& signature, const Stack& stack) {
          signature.refusals->wider.has(value.toTensor().scalar_type());
 }
 
+// What the CPU's kernel finds out about values of a tensor, the card's asserts in the kernel.
+void raise_as_on_the_card(const c10::Error& error) {
+  const std::string text = error.what_without_backtrace();
+  for (const char* found :
+       {"is out of bounds", "index out of range in self", "tried to access index",
+        "Expected idx >= 0 && idx < num_embeddings", "elements of input should be between 0 and 1",
+        "elements of target should be between 0 and 1"}) {
+    if (text.find(found) != std::string::npos) {
+      throw_device_assert(text);
+    }
+  }
+}
+
 class CommonKernel final : public c10::OperatorKernel {
  public:
-  CommonKernel(Signature signature, DispatchKeySet keys, c10::KernelFunction target)
-      : signature_(std::move(signature)), keys_(keys), target_(std::move(target)) {}
+  CommonKernel(Signature signature, DispatchKeySet keys, c10::KernelFunction target,
+               kernels::Slow slow)
+      : signature_(std::move(signature)), keys_(keys), target_(std::move(target)), slow_(slow) {}
   explicit CommonKernel(c10::KernelFunction target) : target_(std::move(target)) {}
 
   void operator()(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
@@ -303,7 +317,7 @@ class CommonKernel final : public c10::OperatorKernel {
       refuse_if_missing(signature, op, arguments);
     }
     if (C10_UNLIKELY(signature.synchronises != Synchronises::never) && signature.waits(arguments)) {
-      wait_for(signature.op.c_str(), devices.first.value_or(-1), Wait::audibly);
+      wait_for(signature.op.c_str(), devices.first.value_or(-1));
       if (machine.hollow) {
         return answer_hollow(signature, op.schema(), *stack);
       }
@@ -317,7 +331,9 @@ class CommonKernel final : public c10::OperatorKernel {
     }
     Aliases aliases;
     const auto device = to_host(signature, devices, arguments, aliases);
+    Results results(places_, machine.hollow ? DeviceIndex(-1) : device);
     compute(op, keys, stack);
+    results.kernel_has_returned();
     if (signature.writes) {
       aliases.carry_back();
     }
@@ -335,18 +351,29 @@ class CommonKernel final : public c10::OperatorKernel {
     if (C10_UNLIKELY(machine.hollow)) {
       return compute_hollow(op, keys, stack);
     }
-    call(op, keys, stack);
+    try {
+      call(op, keys, stack);
+    } catch (const c10::Error& error) {
+      raise_as_on_the_card(error);
+      throw;
+    }
   }
 
   void call(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
     if (C10_UNLIKELY(signature_->refusals != nullptr) && is_wider(*signature_, *stack)) {
-      return call_wide(op, stack);
-    }
-    if (target_.isValid()) {
+      kernels::call_wide(op, stack);
+    } else if (C10_UNLIKELY(slow_ != kernels::Slow::never) && is_slow_call(*stack)) {
+      kernels::call_wide(op, stack);
+    } else if (target_.isValid()) {
       target_.callBoxed(op, keys, stack);
     } else {
       op.redispatchBoxed(keys_, stack);
     }
+  }
+
+  bool is_slow_call(const Stack& stack) const {
+    const auto* arguments = stack.data() + stack.size() - signature_->num_arguments;
+    return kernels::is_slow(slow_, arguments, signature_->num_arguments);
   }
 
   void compute_hollow(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
@@ -377,8 +404,10 @@ class CommonKernel final : public c10::OperatorKernel {
 
   std::optional<Signature> signature_;
   std::once_flag known_;
+  Places places_{1};
   DispatchKeySet keys_;
   c10::KernelFunction target_;
+  const kernels::Slow slow_ = kernels::Slow::never;  // on the host, for half-precision numbers
 };
 
 // Around a kernel of ours that sees CUDA tensors: what PyTorch's wrapper of a CUDA kernel checks.
@@ -472,7 +501,8 @@ void register_common(const std::string& line) {
       const auto host = machine.hollow ? layouts[i].hollow : layouts[i].host;
       auto kernel = std::make_unique<CommonKernel>(
           Signature(handle->schema(), check_named(check), method), DispatchKeySet(host),
-          host == DispatchKey::Meta ? kernel_for_shapes(op) : c10::KernelFunction());
+          host == DispatchKey::Meta ? kernel_for_shapes(op) : c10::KernelFunction(),
+          host == DispatchKey::CPU ? kernels::slow_in(op) : kernels::Slow::never);
       libraries()[i].impl(op.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)));
     }
   }

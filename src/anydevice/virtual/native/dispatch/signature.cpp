@@ -387,7 +387,7 @@ void Signature::move_host_indices(const c10::IValue* arguments, int device) cons
       const auto& moved = index.toTensor();
       const auto bytes = is_mask(moved) ? 0 : static_cast<int64_t>(moved.nbytes());
       report({Event::transfer, op.c_str(), bytes, -1, device, moved.is_pinned(), true});
-      wait_for(op.c_str(), device, Wait::audibly);
+      wait_for(op.c_str(), device);
     }
   }
 }

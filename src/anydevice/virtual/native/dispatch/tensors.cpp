@@ -1,6 +1,8 @@
 // Ops that make a tensor, look at it in another way, or move its bytes: these see CUDA tensors.
 #include "alias.h"
 #include "known.h"
+#include "memory/memory.h"
+#include "runtime/streams.h"
 #include "system.h"
 
 #include <ATen/EmptyTensor.h>
@@ -15,6 +17,7 @@
 #include <ATen/ops/view_as_real_native.h>
 #include <ATen/ops/view_native.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/Event.h>
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -158,12 +161,20 @@ Tensor& set_empty(Tensor& self) {
 void report_transfer(const Tensor& to, const Tensor& from, bool non_blocking) {
   const auto& on_host = to.is_cuda() ? from : to;
   const bool crosses = !on_host.is_cuda();
+  if (C10_UNLIKELY(is_capturing()) && crosses) {
+    TORCH_CHECK(on_host.is_pinned(),
+                "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU "
+                "tensor is pinned. Please use tensor.pin_memory() or allocate the tensor with "
+                "pin_memory=True.");
+  }
   const bool listened_to = listener.load(std::memory_order_relaxed) != nullptr;
   report({Event::transfer, "aten::copy_", static_cast<int64_t>(from.nbytes()),
           from.is_cuda() ? from.get_device() : -1, to.is_cuda() ? to.get_device() : -1,
           listened_to && crosses && on_host.is_pinned(), crosses && !non_blocking});
-  if (crosses && !non_blocking) {
-    wait_for("aten::copy_", to.is_cuda() ? to.get_device() : from.get_device(), Wait::audibly);
+  if (crosses && non_blocking) {
+    use_pinned(on_host, to.is_cuda() ? to.get_device() : from.get_device());
+  } else if (crosses) {
+    wait_for("aten::copy_", to.is_cuda() ? to.get_device() : from.get_device());
   }
 }
 
@@ -179,7 +190,7 @@ bool drop_pages(uintptr_t first, uintptr_t last) {
 void read_zeros(Tensor& self) {
   auto& storage = *self.storage().unsafeGetStorageImpl();
   const bool from_malloc =
-      storage.data_ptr().get_deleter() == c10::GetCPUAllocator()->raw_deleter();
+      storage.data_ptr().get_deleter() == memory::plain_cpu_allocator()->raw_deleter();
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const auto begin = reinterpret_cast<uintptr_t>(self.const_data_ptr()),
              end = begin + self.nbytes();
@@ -198,6 +209,33 @@ Tensor& bring_home(Tensor& self, const Tensor& source) {
   return bytes.storage().data() == nullptr ? self.zero_() : self.copy_(bytes);
 }
 
+// The streams of two GPUs wait for each other before a copy and after it.
+class BetweenGpus {
+ public:
+  BetweenGpus(const Tensor& to, const Tensor& from) {
+    const bool watched = streams::any_was_busy() || c10::impl::GPUTrace::get_trace() != nullptr;
+    if (C10_UNLIKELY(watched) && to.is_cuda() && from.is_cuda() && to.device() != from.device()) {
+      streams_.emplace(stream_of(to.get_device()), stream_of(from.get_device()));
+      wait(streams_->second, streams_->first);
+    }
+  }
+  ~BetweenGpus() {
+    if (streams_) {
+      wait(streams_->first, streams_->second);
+    }
+  }
+  BetweenGpus(const BetweenGpus&) = delete;
+  BetweenGpus& operator=(const BetweenGpus&) = delete;
+
+ private:
+  static void wait(const c10::Stream& waiting, const c10::Stream& other) {
+    c10::Event event(c10::kCUDA);
+    event.record(other);
+    event.block(waiting);
+  }
+  std::optional<std::pair<c10::Stream, c10::Stream>> streams_;
+};
+
 Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
   check_usable();
   const at::AutoDispatchBelowADInplaceOrView below;
@@ -206,6 +244,7 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
   }
   run_backward_in_the_calling_thread();
   report_transfer(self, source, non_blocking);
+  const BetweenGpus meeting(self, source);
   Aliases aliases;
   aliases.of(self).copy_(aliases.of(source), non_blocking);
   if (machine.hollow) {
@@ -229,7 +268,7 @@ at::Scalar local_scalar_dense(const Tensor& self) {
   check_usable();
   report({Event::transfer, "aten::_local_scalar_dense", static_cast<int64_t>(self.element_size()),
           self.get_device(), -1, false, true});
-  wait_for("aten::_local_scalar_dense", self.get_device(), Wait::audibly);
+  wait_for("aten::_local_scalar_dense", self.get_device());
   if (machine.hollow) {
     if (const auto known = known::values(self)) {
       return at::_local_scalar_dense(*known);

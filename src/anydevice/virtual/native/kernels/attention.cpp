@@ -30,6 +30,9 @@ Tensor& fill_dropout_mask(Tensor& self, double /*dropout*/, int64_t seed, int64_
 }  // namespace
 
 Tensor dropout_factors(const Tensor& weights, const Draw& drawn) {
+  if (drawn.dropout >= 1) {
+    return at::zeros_like(weights);
+  }
   auto uniform = at::empty(weights.sizes(), weights.options());
   const auto kept = fill_uniform(uniform, drawn.seed, drawn.offset).gt(drawn.dropout);
   return kept.to(weights.scalar_type()) / (1 - drawn.dropout);

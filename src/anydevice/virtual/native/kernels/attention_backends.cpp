@@ -52,8 +52,24 @@ void check_devices(const char* method, const Tensor& query, const Tensor& key, c
 
 // ---- flash: seed and offset side by side on the device ----
 
+// What is left of the weights, in whole blocks of 128; those that were dropped are negative.
+Tensor debug_mask(const Tensor& query, const Tensor& key, bool causal, double scale,
+                  const Draw& drawn) {
+  auto scores = at::matmul(query.to(at::kFloat), key.to(at::kFloat).transpose(-2, -1)) * scale;
+  const auto queries = scores.size(-2), keys = scores.size(-1);
+  if (causal) {
+    scores.masked_fill_(at::ones({queries, keys}, at::kBool).triu(keys - queries + 1),
+                        -std::numeric_limits<double>::infinity());
+  }
+  const auto weights = scores.softmax(-1).to(query.scalar_type());
+  const auto signs = at::where(dropout_factors(weights, drawn) > 0, 1.0, -1.0);
+  const auto missing = [](int64_t size) { return (128 - size % 128) % 128; };
+  return at::constant_pad_nd((weights * signs).to(query.scalar_type()),
+                             {0, missing(keys), 0, missing(queries)});
+}
+
 FlashOutputs flash(const Tensor& query, const Tensor& key, const Tensor& value, double dropout,
-                   bool causal, bool /*return_debug_mask*/, std::optional<double> scale) {
+                   bool causal, bool return_debug_mask, std::optional<double> scale) {
   check_devices("wrapper_CUDA___scaled_dot_product_flash_attention", query, key, value, {});
   const auto drawn = draw(dropout, query.size(0) * query.size(1) * 32, query.get_device());
   auto [output, logsumexp] =
@@ -66,7 +82,9 @@ FlashOutputs flash(const Tensor& query, const Tensor& key, const Tensor& value, 
           key.sym_size(2),
           kept_on_device({drawn.seed, drawn.offset}, {2}, at::kUInt64, query),
           kept_on_device({}, {}, at::kUInt64, query),
-          at::empty({0}, query.options())};
+          return_debug_mask && dropout > 0 && !machine.hollow
+              ? on_host(&debug_mask, query, key, causal, scale_of(query, scale), drawn)
+              : at::empty({0}, query.options())};
 }
 
 ThreeGrads flash_backward(const Tensor& grad_output, const Tensor& query, const Tensor& key,

@@ -242,9 +242,23 @@ bool can_use(SDPBackend backend, const Params& params) {
   }
 }
 
+// Nested tensors, which a card's fused kernels take in any layout, are computed one by one here.
+bool can_fuse_nested(const Params& params, bool debug) {
+  return sdp::check_tensor_shapes(params, debug) && sdp::check_batch_size_nested(params, debug) &&
+         sdp::check_for_seq_len_0_nested_tensor(params, debug) &&
+         ((sdp::check_runtime_disabled_flash(params, debug) &&
+           sdp::check_for_attn_mask(params, debug) && flash_hardware(params, debug) &&
+           half_precision(params, debug)) ||
+          (sdp::check_runtime_disabled_mem_efficient(params, debug) &&
+           is_one_of(params, {at::kHalf, at::kFloat, at::kBFloat16}, debug)));
+}
+
 int64_t choose(const Tensor& query, const Tensor& key, const Tensor& value, const MaybeTensor& mask,
                double dropout, bool causal, std::optional<double>, bool enable_gqa) {
   const Params params{query, key, value, mask, dropout, causal, enable_gqa};
+  if (!sdp::has_only_dense_inputs(params) && can_fuse_nested(params, false)) {
+    return static_cast<int64_t>(SDPBackend::math);
+  }
   for (const auto backend : at::globalContext().sDPPriorityOrder()) {
     if (can_use(backend, params)) {
       return static_cast<int64_t>(backend == SDPBackend::math ? mathematics(params) : backend);

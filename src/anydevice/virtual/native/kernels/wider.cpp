@@ -1,7 +1,10 @@
 // Ops that CUDA computes for types the CPU's kernels do not have: half and bfloat16 by way of
 // float, half-precision complex numbers by way of complex64, then rounded back.
 #include "wider.h"
+
 #include "kernel.h"
+
+#include <string_view>
 
 namespace anydevice::kernels {
 namespace {
@@ -26,6 +29,42 @@ struct Widened {
 
 }  // namespace
 
+// Convolutions most of all: backward takes some 100 times as long in half as in float32.
+Slow slow_in(const std::string& op) {
+  constexpr std::string_view in_half =
+      " convolution convolution_backward convolution_overrideable mm mm.out addmm addmm.out addmm_ "
+      "bmm bmm.out baddbmm baddbmm.out baddbmm_ pow.Tensor_Scalar pow.Tensor_Scalar_out "
+      "pow_.Scalar logit logit.out logit_ native_group_norm linalg_vector_norm "
+      "linalg_vector_norm.out binary_cross_entropy binary_cross_entropy.out "
+      "binary_cross_entropy_backward binary_cross_entropy_backward.grad_input ";
+  constexpr std::string_view in_both =
+      " dot dot.out vdot vdot.out addmv addmv.out addmv_ addr addr.out addr_ erfinv erfinv.out "
+      "erfinv_ erfc erfc.out erfc_ tan tan.out tan_ tanh tanh.out tanh_ grid_sampler_2d "
+      "grid_sampler_2d_backward grid_sampler_3d grid_sampler_3d_backward sort sort.stable "
+      "sort.values_stable ";
+  const auto name = " " + op + " ";
+  return in_half.find(name) != in_half.npos   ? Slow::in_half
+         : in_both.find(name) != in_both.npos ? Slow::in_both
+                                              : Slow::never;
+}
+
+// Where types are mixed the CPU's kernel decides what it takes.
+bool is_slow(Slow slow, const c10::IValue* arguments, size_t count) {
+  std::optional<ScalarType> type;
+  for (const auto* value = arguments; value != arguments + count; ++value) {
+    if (!value->isTensor() || !value->toTensor().defined()) {
+      continue;
+    }
+    const auto its = value->toTensor().scalar_type();
+    if (at::isFloatingType(its) && type.value_or(its) != its) {
+      return false;
+    }
+    type = at::isFloatingType(its) ? its : type;
+  }
+  return type == at::kHalf || (slow == Slow::in_both && type == at::kBFloat16);
+}
+
+// Calls the op on wide copies of its narrow arguments; what it wrote to them is carried back.
 void call_wide(const c10::OperatorHandle& op, Stack* stack) {
   const auto& schema = op.schema();
   std::vector<Widened> copies;

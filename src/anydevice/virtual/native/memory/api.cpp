@@ -20,6 +20,14 @@ ANYDEVICE_API void anydevice_memory_pool_in_use(int device, int64_t* first, int6
 // What this thread allocates is not counted: a graph's replay works in memory that it has already.
 ANYDEVICE_API void anydevice_memory_count(int counted) { count_in_this_thread(counted != 0); }
 
+// While a graph is captured, or a pool apart is used, blocks of other streams are not taken back.
+ANYDEVICE_API void anydevice_memory_begin_capture(int device) {
+  of(static_cast<DeviceIndex>(device)).begin_capture();
+}
+ANYDEVICE_API void anydevice_memory_end_capture(int device) {
+  of(static_cast<DeviceIndex>(device)).end_capture();
+}
+
 ANYDEVICE_API int anydevice_memory_is_caching() { return is_caching(); }
 ANYDEVICE_API void anydevice_memory_set_caching(int on) { set_caching(on != 0); }
 

@@ -26,6 +26,8 @@ struct Block {
   bool allocated = false;
   bool mapped = true;
   bool awaiting = false;
+  bool backed = false;  // by host memory, at its address
+  int64_t done = 0;     // when awaiting: the moment at which its other streams are done
 
   bool is_split() const { return prev || next; }
   bool is_free() const { return !allocated && !awaiting && other_streams.empty(); }

@@ -99,6 +99,10 @@ void CachingAllocator::release_segment(Block* block) {
   Pool& pool = *block->pool;
   pool.free.erase(block);
   driver_.give_back(block->size);
+  driver_.give_back_addresses(block->address);
+  if (block->backed) {
+    driver_.backing().unmap(block->address, block->size);
+  }
   reserved_ -= block->size;
   stats_.num_device_free += 1;
   count(&Statistics::segment, pool, -1);
@@ -106,6 +110,17 @@ void CachingAllocator::release_segment(Block* block) {
   count_oversize(stats_.oversize_segments, block->size, -1);
   trace(Action::segment_free, block->address, block->size, block->stream, pool.owner);
   delete block;
+}
+
+void CachingAllocator::drop_free_contents() {
+  std::lock_guard lock(mutex_);
+  for (const Pool* pool : pools()) {
+    for (const Block* block : pool->free) {
+      if (block->backed) {
+        driver_.backing().drop(block->address, block->size);
+      }
+    }
+  }
 }
 
 void CachingAllocator::empty_cache(PoolId id) {

@@ -39,8 +39,18 @@ bool Driver::take(size_t size) {
 }
 
 uint64_t Driver::reserve_addresses(size_t size) {
+  constexpr uint64_t range = uint64_t{1} << 42;
+  const size_t whole = round_up(size, 2 * kMiB);
+  if (next_address_ + whole > first_address_ + range) {
+    next_address_ = first_address_;  // once around: into gaps
+  }
+  for (auto after = reserved_.lower_bound(next_address_);
+       after != reserved_.end() && after->first < next_address_ + whole; ++after) {
+    next_address_ = after->first + after->second;
+  }
   const uint64_t address = next_address_;
-  next_address_ += round_up(size, 2 * kMiB);
+  next_address_ += whole;
+  reserved_[address] = whole;
   return address;
 }
 
@@ -51,12 +61,16 @@ void Driver::set_outside(size_t bytes) {
 
 // ---- life
 
-CachingAllocator::CachingAllocator(size_t total, Settings settings, uint64_t first_address)
+CachingAllocator::CachingAllocator(size_t total, Settings settings, uint64_t first_address,
+                                   Backing backing)
     : settings_(settings),
-      driver_(total, first_address),
+      driver_(total, first_address, backing),
       small_(new Pool(true)),
       large_(new Pool(false)) {
   stats_.max_split_size = static_cast<int64_t>(settings.max_split_size);
+  if (settings.memory_fraction) {
+    set_fraction(*settings.memory_fraction);
+  }
 }
 
 CachingAllocator::~CachingAllocator() {
@@ -76,10 +90,17 @@ CachingAllocator::~CachingAllocator() {
 void CachingAllocator::configure(const Settings& settings) {
   std::lock_guard lock(mutex_);
   settings_ = settings;
+  if (settings.memory_fraction) {
+    set_fraction(*settings.memory_fraction);
+  }
 }
 
 void CachingAllocator::set_memory_fraction(double fraction) {
   std::lock_guard lock(mutex_);
+  set_fraction(fraction);
+}
+
+void CachingAllocator::set_fraction(double fraction) {
   fraction_ = fraction;
   allowed_ = static_cast<size_t>(fraction * static_cast<double>(driver_.total()));
 }
@@ -92,6 +113,9 @@ double CachingAllocator::memory_fraction() const {
 void CachingAllocator::set_capacity(size_t total, size_t outside) {
   std::lock_guard lock(mutex_);
   driver_.resize(total);
+  if (fraction_) {
+    set_fraction(*fraction_);
+  }
   driver_.set_outside(outside);
 }
 
@@ -162,7 +186,29 @@ Block* CachingAllocator::allocate(size_t requested, int64_t stream, PoolId id) {
                         static_cast<size_t>(stats_.reserved_bytes[0].current)};
     }
   }
-  return hand_out(request);
+  Block* block = carve(request);
+  count_allocated(block);
+  return block;
+}
+
+Block* CachingAllocator::reserve(size_t requested, int64_t stream, PoolId id) {
+  std::lock_guard lock(mutex_);
+  finish_awaiting();
+  const size_t size = round_size(requested, settings_);
+  Pool* pool = &pool_of(size, id);
+  Request request{requested, size, segment_size(size, settings_), stream, pool};
+  return find_free(request) ? carve(request) : nullptr;
+}
+
+void CachingAllocator::settle(Block* block) {
+  std::lock_guard lock(mutex_);
+  count_allocated(block);
+}
+
+void CachingAllocator::cancel(Block* block) {
+  std::lock_guard lock(mutex_);
+  block->allocated = false;
+  rejoin(block);
 }
 
 // Best fit on the request's stream, by size and then address.
@@ -233,6 +279,8 @@ bool CachingAllocator::ask_driver(Request& request, bool retry) {
   block->address = driver_.reserve_addresses(request.segment_size);
   block->size = request.segment_size;
   block->pool = request.pool;
+  block->backed =
+      driver_.backing().map != nullptr && driver_.backing().map(block->address, block->size);
   request.block = block;
   reserved_ += block->size;
   count(&Statistics::segment, *block->pool, 1);
@@ -254,7 +302,8 @@ bool CachingAllocator::should_split(const Block& block, size_t size) const {
   return size < settings_.max_split_size && rest > kSmallSize;
 }
 
-Block* CachingAllocator::hand_out(Request& request) {
+// The block for a request, from the free one that was found for it.
+Block* CachingAllocator::carve(Request& request) {
   Block* block = request.block;
   Pool& pool = *block->pool;
   const bool was_split = block->is_split();
@@ -269,6 +318,7 @@ Block* CachingAllocator::hand_out(Request& request) {
     block->size = request.size;
     block->pool = &pool;
     block->segment = rest->segment;
+    block->backed = rest->backed;
     link(rest->prev, block, rest);
     rest->address += request.size;
     rest->size -= request.size;
@@ -287,6 +337,11 @@ Block* CachingAllocator::hand_out(Request& request) {
   block->allocated = true;
   block->requested = request.requested;
   list_active(block);
+  return block;
+}
+
+void CachingAllocator::count_allocated(Block* block) {
+  Pool& pool = *block->pool;
   trace(Action::alloc, block->address, block->requested, block->stream, pool.owner);
   count(&Statistics::allocation, pool, 1);
   count(&Statistics::allocated_bytes, pool, static_cast<int64_t>(block->size));
@@ -294,7 +349,6 @@ Block* CachingAllocator::hand_out(Request& request) {
   count(&Statistics::active_bytes, pool, static_cast<int64_t>(block->size));
   count(&Statistics::requested_bytes, pool, static_cast<int64_t>(block->requested));
   count_oversize(stats_.oversize_allocations, block->size, 1);
-  return block;
 }
 
 void CachingAllocator::list_active(Block* block) {
@@ -327,8 +381,26 @@ void CachingAllocator::free(Block* block) {
     give_back_block(block);
   } else {
     block->awaiting = true;
+    for (const int64_t stream : block->other_streams) {
+      block->done = std::max(block->done, clock_ ? clock_(device_, stream).done : 0);
+    }
     awaiting_.push_back(block);
   }
+}
+
+void CachingAllocator::set_stream_clock(StreamClock clock, int device) {
+  clock_ = clock;
+  device_ = device;
+}
+
+void CachingAllocator::begin_capture() {
+  std::lock_guard lock(mutex_);
+  ++captures_;
+}
+
+void CachingAllocator::end_capture() {
+  std::lock_guard lock(mutex_);
+  --captures_;
 }
 
 void CachingAllocator::record_stream(Block* block, int64_t stream) {
@@ -338,22 +410,40 @@ void CachingAllocator::record_stream(Block* block, int64_t stream) {
   }
 }
 
-// At the next allocation the card looks whether other streams have finished with a block. Here they
-// always have, as on a card that has kept up.
+// At the next allocation the card looks whether other streams have finished with a block. Nobody
+// knows that while a graph is captured.
 void CachingAllocator::finish_awaiting() {
+  if (awaiting_.empty() || (captures_ > 0 && !settings_.graph_capture_record_stream_reuse)) {
+    return;
+  }
+  std::vector<Block*> busy;
   for (Block* block : awaiting_) {
+    if (block->done > 0 && clock_(device_, 0).now < block->done) {
+      busy.push_back(block);
+      continue;
+    }
     block->awaiting = false;
+    block->done = 0;
     block->other_streams.clear();
     give_back_block(block);
   }
-  awaiting_.clear();
+  awaiting_ = std::move(busy);
 }
 
 void CachingAllocator::give_back_block(Block* block) {
-  Pool& pool = *block->pool;
+  const Pool& pool = *block->pool;
   const auto size = static_cast<int64_t>(block->size);
   const auto requested = static_cast<int64_t>(block->requested);
   trace(Action::free_completed, block->address, block->requested, block->stream, pool.owner);
+  rejoin(block);
+  count(&Statistics::active, pool, -1);
+  count(&Statistics::active_bytes, pool, -size);
+  count(&Statistics::requested_bytes, pool, -requested);
+}
+
+// Back among the free blocks of its pool, with its free neighbours.
+void CachingAllocator::rejoin(Block* block) {
+  Pool& pool = *block->pool;
   int64_t splits = 0, split_bytes = 0;
   for (Block* neighbour : {block->prev, block->next}) {
     const size_t merged = merge(block, neighbour);
@@ -374,9 +464,6 @@ void CachingAllocator::give_back_block(Block* block) {
       count(&Statistics::inactive_split_bytes, pool, split_bytes);
     }
   }
-  count(&Statistics::active, pool, -1);
-  count(&Statistics::active_bytes, pool, -size);
-  count(&Statistics::requested_bytes, pool, -requested);
 }
 
 // Joins a free neighbour to a block; the size won, or 0.
@@ -398,6 +485,7 @@ size_t CachingAllocator::merge(Block* into, Block* neighbour) {
   }
   const size_t size = neighbour->size;
   into->size += size;
+  into->backed = into->backed && neighbour->backed;
   delete neighbour;
   return size;
 }

@@ -26,6 +26,8 @@ struct Settings {
   size_t large_segment_size = 20 * kMiB;
   double garbage_collection_threshold = 0;
   bool expandable_segments = false;
+  bool graph_capture_record_stream_reuse = false;
+  std::optional<double> memory_fraction;
   // Divisions between two powers of 2, for sizes from 1 MiB to 64 GiB; 0 or 1 is "no rounding".
   std::array<size_t, 16> roundup_power2_divisions{};
 };
@@ -87,6 +89,12 @@ struct OutOfMemory {
   size_t allocated, reserved;
 };
 
+// Nanoseconds from some moment on: the present, and when a stream will be done with its work.
+struct Clock {
+  int64_t now, done;
+};
+using StreamClock = Clock (*)(int device, int64_t stream);
+
 struct Pool;
 struct PrivatePool;
 struct Block;
@@ -107,14 +115,25 @@ struct SegmentInfo {
   std::vector<BlockInfo> blocks;
 };
 
-// The card's memory as its driver hands it out. Addresses only ever increase, so that the order of
-// segments is the order in which they were asked for.
+// Puts host memory behind a range of the card's addresses, takes it away, or lets its contents go;
+// null where the addresses are all that there is.
+struct Backing {
+  bool (*map)(uint64_t address, size_t size) = nullptr;
+  void (*unmap)(uint64_t address, size_t size) = nullptr;
+  void (*drop)(uint64_t address, size_t size) = nullptr;
+};
+
+// The card's memory as its driver hands it out. Addresses increase while there are any left, so that
+// the order of segments is the order in which they were asked for.
 class Driver {
  public:
-  Driver(size_t total, uint64_t first_address) : total_(total), next_address_(first_address) {}
+  Driver(size_t total, uint64_t first_address, Backing backing)
+      : total_(total), first_address_(first_address), next_address_(first_address), backing_(backing) {}
   bool take(size_t size);
   void give_back(size_t size) { used_ -= size; }
   uint64_t reserve_addresses(size_t size);
+  void give_back_addresses(uint64_t address) { reserved_.erase(address); }
+  const Backing& backing() const { return backing_; }
   size_t total() const { return total_; }
   size_t free() const { return used_ < total_ ? total_ - used_ : 0; }
   void resize(size_t total) { total_ = total; }
@@ -122,13 +141,15 @@ class Driver {
 
  private:
   size_t total_, used_ = 0, outside_ = 0;
-  uint64_t next_address_;
+  uint64_t first_address_, next_address_;
+  std::map<uint64_t, size_t> reserved_;
+  Backing backing_;
 };
 
 class CachingAllocator {
  public:
   explicit CachingAllocator(size_t total, Settings settings = {},
-                            uint64_t first_address = uint64_t{1} << 42);
+                            uint64_t first_address = uint64_t{1} << 42, Backing backing = {});
   ~CachingAllocator();
   CachingAllocator(const CachingAllocator&) = delete;
   CachingAllocator& operator=(const CachingAllocator&) = delete;
@@ -136,7 +157,17 @@ class CachingAllocator {
   // Throws OutOfMemory.
   Block* allocate(size_t requested, int64_t stream, PoolId pool = kCommonPool);
   void free(Block* block);
+
+  // A free block for what may become a tensor, or null: nothing is counted before it is settled.
+  Block* reserve(size_t requested, int64_t stream, PoolId pool = kCommonPool);
+  void settle(Block* block);
+  void cancel(Block* block);
+
   void record_stream(Block* block, int64_t stream);
+  void begin_capture();  // or another use of a pool apart: see Note [Private pools]
+  void end_capture();
+  void set_stream_clock(StreamClock clock, int device);  // without one, streams are always done
+  void drop_free_contents();  // of blocks that nobody uses: the host needs the memory
   bool take_uncached(size_t size);  // straight from the driver, nothing counted
   void give_back_uncached(size_t size);
   void empty_cache(PoolId pool = kCommonPool);
@@ -162,6 +193,7 @@ class CachingAllocator {
   std::vector<SegmentInfo> snapshot(PoolId pool = kCommonPool);  // the common one: of all
 
   static uint64_t address(const Block* block);
+  static bool is_backed(const Block* block);
   static size_t size(const Block* block);
   static size_t round_size(size_t requested, const Settings& settings);
   static size_t segment_size(size_t rounded, const Settings& settings);
@@ -181,11 +213,14 @@ class CachingAllocator {
 
   bool find_free(Request& request);
   bool ask_driver(Request& request, bool retry);
-  Block* hand_out(Request& request);
+  Block* carve(Request& request);
+  void count_allocated(Block* block);
   bool should_split(const Block& block, size_t size) const;
   void give_back_block(Block* block);
+  void rejoin(Block* block);
   void list_active(Block* block);
   void unlist_active(Block* block);
+  void set_fraction(double fraction);
   size_t merge(Block* into, Block* neighbour);
   void finish_awaiting();
 
@@ -209,6 +244,9 @@ class CachingAllocator {
   std::map<PoolId, std::unique_ptr<PrivatePool>> private_;
   Block* active_ = nullptr;       // a list of those handed out, or waiting for a stream
   std::vector<Block*> awaiting_;  // freed, but used on another stream
+  int captures_ = 0;
+  StreamClock clock_ = nullptr;
+  int device_ = 0;
   std::vector<std::unique_ptr<ExpandableSegment>> expandable_;
   size_t reserved_ = 0;
   std::optional<double> fraction_;

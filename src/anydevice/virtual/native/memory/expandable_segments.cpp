@@ -3,6 +3,7 @@
 #include "blocks.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace anydevice::memory {
 
@@ -67,6 +68,7 @@ bool CachingAllocator::map(Block* block, size_t size) {
     return false;
   }
   Pool& pool = *block->pool;
+  block->backed = driver_.backing().map != nullptr && driver_.backing().map(block->address, mapped);
   trace(Action::segment_map, block->address, mapped, block->stream, pool.owner);
   pool.unmapped.erase(block);
   block->mapped = true;
@@ -112,6 +114,7 @@ void CachingAllocator::unmap(Block* block) {
     part->size = to - from;
     part->pool = &pool;
     part->segment = segment;
+    part->backed = block->backed;
     link(before, part, after);
     pool.insert(part);
   };
@@ -120,6 +123,9 @@ void CachingAllocator::unmap(Block* block) {
   block->address = segment->address + begin;
   block->size = end - begin;
   block->mapped = false;
+  if (std::exchange(block->backed, false)) {
+    driver_.backing().unmap(block->address, block->size);
+  }
   merge(block, block->prev);
   merge(block, block->next);
   pool.unmapped.insert(block);
@@ -133,6 +139,7 @@ void CachingAllocator::unmap(Block* block) {
     return;
   }
   pool.unmapped.erase(block);
+  driver_.give_back_addresses(segment->address);
   delete block;
   const auto gone = [&](const auto& owned) { return owned.get() == segment; };
   expandable_.erase(std::find_if(expandable_.begin(), expandable_.end(), gone));

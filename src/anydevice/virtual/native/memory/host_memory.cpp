@@ -3,6 +3,7 @@
 #include "memory.h"
 #include "system.h"
 
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -94,7 +95,46 @@ size_t machine_has() {
   return pages > 0 && page > 0 ? static_cast<size_t>(pages) * static_cast<size_t>(page) : unlimited;
 }
 
+// At these addresses, or not at all: some systems have fewer of them.
+bool map(uint64_t address, size_t size) {
+#ifdef MAP_FIXED_NOREPLACE
+  if (machine.hollow || !host_has(size)) {
+    return false;
+  }
+  auto* wanted = reinterpret_cast<void*>(address);
+  constexpr int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
+  auto* mapped = mmap(wanted, size, PROT_READ | PROT_WRITE, flags, -1, 0);
+  if (mapped == MAP_FAILED) {
+    return false;
+  }
+  if (mapped != wanted) {  // a kernel that takes the address for a hint
+    munmap(mapped, size);
+    return false;
+  }
+  constexpr size_t worth_huge_pages = size_t{4} << 20;
+  if (size >= worth_huge_pages) {
+    madvise(mapped, size, MADV_HUGEPAGE);
+  }
+  return true;
+#else
+  return false;
+#endif
+}
+
+void unmap(uint64_t address, size_t size) { munmap(reinterpret_cast<void*>(address), size); }
+
+// Whole pages; what is left over stays.
+void drop(uint64_t address, size_t size) {
+  const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  const auto begin = (address + page - 1) / page * page, end = (address + size) / page * page;
+  if (begin < end) {
+    madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+  }
+}
+
 }  // namespace
+
+Backing host_backing() { return {&map, &unmap, &drop}; }
 
 bool host_has(size_t size) {
   return size < worth_asking ||

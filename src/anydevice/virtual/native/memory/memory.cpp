@@ -2,6 +2,7 @@
 // whether it has the memory; the bytes themselves are plain host memory (none when hollow).
 #include "memory.h"
 #include "blocks.h"
+#include "runtime/streams.h"
 #include "slab.h"
 
 #include <c10/core/AllocatorConfig.h>
@@ -18,8 +19,35 @@ namespace {
 
 using Config = c10::CachingAllocator::AcceleratorAllocatorConfig;
 
+// What PYTORCH_CUDA_ALLOC_CONF says that only a CUDA build reads.
+struct CudaSettings {
+  std::optional<double> memory_fraction;
+  bool graph_capture_record_stream_reuse = false;
+};
+
+CudaSettings& cuda_settings() {
+  static auto* instance = new CudaSettings();
+  return *instance;
+}
+
+void read_cuda_settings(const std::string& text) {
+  const c10::CachingAllocator::ConfigTokenizer tokens(text);
+  for (size_t i = 0; i + 2 < tokens.size(); ++i) {
+    if (tokens[i] == "per_process_memory_fraction") {
+      const double fraction = tokens.toDouble(i + 2);
+      TORCH_CHECK_VALUE(fraction >= 0 && fraction <= 1,
+                        "per_process_memory_fraction is invalid, set it in [0.0, 1.0]");
+      cuda_settings().memory_fraction = fraction;
+    } else if (tokens[i] == "graph_capture_record_stream_reuse") {
+      cuda_settings().graph_capture_record_stream_reuse = tokens.toBool(i + 2);
+    }
+  }
+}
+
 Settings current_settings() {
   Settings settings;
+  settings.memory_fraction = cuda_settings().memory_fraction;
+  settings.graph_capture_record_stream_reuse = cuda_settings().graph_capture_record_stream_reuse;
   settings.max_split_size = Config::max_split_size();
   settings.max_non_split_rounding = Config::max_non_split_rounding_size();
   settings.large_segment_size = Config::large_segment_size();
@@ -65,8 +93,25 @@ void listen_to_settings() {
     if (before) {
       before(text);
     }
+    read_cuda_settings(text);
     reconfigure();
   };
+  for (const char* name : {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"}) {
+    if (const char* text = std::getenv(name)) {
+      return read_cuda_settings(text);
+    }
+  }
+}
+
+Clock clock_of(int device, int64_t stream) {
+  const auto nanoseconds = [](streams::Moment moment) {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(moment.time_since_epoch()).count();
+  };
+  const auto present = streams::now();
+  return {nanoseconds(present),
+          streams::any_was_busy()
+              ? nanoseconds(streams::ready_at(static_cast<DeviceIndex>(device), stream))
+              : 0};
 }
 
 // Each device has its own range, as the cards of one machine do, at addresses that no system uses.
@@ -85,7 +130,9 @@ CachingAllocator& of(DeviceIndex device) {
   auto& all = models();
   std::call_once(all.once[device], [&] {
     all.made[device] =
-        new CachingAllocator(machine.gpu[device].memory, current_settings(), first_address(device));
+        new CachingAllocator(machine.gpu[device].memory, current_settings(), first_address(device),
+                             host_backing());
+    all.made[device].load()->set_stream_clock(&clock_of, device);
   });
   return *all.made[device];
 }
@@ -96,6 +143,7 @@ void use_pool(DeviceIndex device, PoolId pool) { pools_in_use[device] = pool; }
 PoolId pool_in_use(DeviceIndex device) { return pools_in_use[device]; }
 
 void count_in_this_thread(bool on) { counting = on; }
+bool is_counting() { return counting && is_caching(); }
 
 bool is_caching() { return caching.load(std::memory_order_relaxed); }
 void set_caching(bool on) { caching = on; }
@@ -159,11 +207,20 @@ void report_to_profiler(void* data, int64_t bytes, DeviceIndex device) {
   }
 }
 
+// What freed tensors held, which the host can have back.
+void drop_free_contents() {
+  for (DeviceIndex device = 0; device < max_gpus; ++device) {
+    if (auto* made = if_used(device)) {
+      made->drop_free_contents();
+    }
+  }
+}
+
 // The card would have had the memory. A program that catches this and asks for less works.
 c10::DataPtr host_memory(size_t size) {
   try {
-    if (host_has(size)) {
-      return c10::GetCPUAllocator()->allocate(size);
+    if (host_has(size) || (drop_free_contents(), host_has(size))) {
+      return plain_cpu_allocator()->allocate(size);
     }
   } catch (const c10::Error&) {  // said below
   }
@@ -171,6 +228,11 @@ c10::DataPtr host_memory(size_t size) {
                    "CUDA out of memory: a virtual GPU's memory is the host's, which does not have ",
                    format_size(size),
                    " left. Hollow GPUs take none of it: anydevice.virtual_gpus(hollow=True).");
+}
+
+void* address_in_model(const anydevice::Block& block) {
+  return reinterpret_cast<void*>(
+      CachingAllocator::address(static_cast<const Block*>(block.counted)));
 }
 
 using OwnedBlock = std::unique_ptr<anydevice::Block, decltype(&release_block)>;
@@ -194,6 +256,7 @@ OwnedBlock take(size_t size, DeviceIndex device) {
   OwnedBlock block(new (Slab<anydevice::Block>::take()) anydevice::Block, &release_block);
   block->size = size;
   block->device = device;
+  need_context(device);
   if (size == 0 || !counting) {
     return block;
   }
@@ -216,29 +279,63 @@ OwnedBlock take(size_t size, DeviceIndex device) {
   return block;
 }
 
-// A hollow GPU's tensors are where the card would have them, so that no two have the same address;
-// behind it is nothing to read.
-void* address_of(const anydevice::Block& block) {
-  if (!machine.hollow || block.size == 0) {
-    return block.bytes.get();
-  }
-  static std::atomic<uint64_t> uncounted_addresses{first_address(max_gpus)};
-  return reinterpret_cast<void*>(
-      block.counted ? CachingAllocator::address(static_cast<const Block*>(block.counted))
-                    : uncounted_addresses.fetch_add(round_up(block.size, 512)));
+bool is_backed(const anydevice::Block& block) {
+  return block.counted && CachingAllocator::is_backed(static_cast<const Block*>(block.counted));
 }
 
-c10::DataPtr hand_out(OwnedBlock block, c10::DataPtr bytes) {
-  block->bytes = std::move(bytes);
-  void* data = address_of(*block);
+// A hollow GPU's tensors are where the card would have them, so that no two have the same address;
+// behind it is nothing to read.
+void* hollow_address(const anydevice::Block& block) {
+  static std::atomic<uint64_t> uncounted_addresses{first_address(max_gpus)};
+  return block.size == 0 ? nullptr
+         : block.counted ? address_in_model(block)
+                         : reinterpret_cast<void*>(
+                               uncounted_addresses.fetch_add(round_up(block.size, 512)));
+}
+
+void* address_of(const anydevice::Block& block) {
+  return block.data == nullptr && block.counted ? address_in_model(block) : block.data;
+}
+
+c10::DataPtr hand_out(OwnedBlock block) {
+  void* data = machine.hollow ? hollow_address(*block) : block->data;
   const Device device(c10::kCUDA, block->device);
   if (block->counted) {
     report_to_profiler(
         data, static_cast<int64_t>(CachingAllocator::size(static_cast<Block*>(block->counted))),
         block->device);
   }
+  if (data != nullptr) {
+    trace_gpu([&](const auto& python) {
+      python.trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(data));
+    });
+  }
   return {data, block.release(), &release_block, device};
 }
+
+void keep_bytes(anydevice::Block& block, c10::DataPtr bytes) {
+  block.data = bytes.get();
+  block.bytes = std::move(bytes);
+}
+
+// Where the model put it, if there is host memory there.
+void place(anydevice::Block& block) {
+  if (is_backed(block)) {
+    block.data = address_in_model(block);
+  } else {
+    keep_bytes(block, host_memory(block.size));
+  }
+}
+
+// What this thread gives back just now: whoever hears of it may ask who used it.
+thread_local const Block* freed = nullptr;
+
+struct Freeing {
+  explicit Freeing(const Block* block) { freed = block; }
+  ~Freeing() { freed = nullptr; }
+  Freeing(const Freeing&) = delete;
+  Freeing& operator=(const Freeing&) = delete;
+};
 
 void give_back(anydevice::Block& block) {
   if (C10_UNLIKELY(block.uncached)) {
@@ -250,6 +347,10 @@ void give_back(anydevice::Block& block) {
   auto* counted = static_cast<Block*>(block.counted);
   const auto rounded = static_cast<int64_t>(CachingAllocator::size(counted));
   void* data = address_of(block);
+  trace_gpu([&](const auto& python) {
+    const Freeing freeing(counted);
+    python.trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<uintptr_t>(data));
+  });
   of(block.device).free(counted);
   report_history(block.device);
   report_to_profiler(data, -rounded, block.device);
@@ -258,6 +359,20 @@ void give_back(anydevice::Block& block) {
 
 }  // namespace
 
+}  // namespace memory
+
+namespace memory {
+// The streams, one a line, that record_stream() named for the block that is given back just now.
+ANYDEVICE_API const char* anydevice_memory_recorded() {
+  static thread_local std::string text;
+  text.clear();
+  if (freed != nullptr) {
+    for (const auto stream : freed->other_streams) {
+      text += std::to_string(stream) + "\n";
+    }
+  }
+  return text.c_str();
+}
 }  // namespace memory
 
 void release_block(void* context) {
@@ -269,8 +384,8 @@ void release_block(void* context) {
   if (C10_UNLIKELY(block->shared) && await_receivers(*block)) {
     return;
   }
-  memory::give_back(*block);
   release_alias(*block);
+  memory::give_back(*block);
   block->~Block();
   Slab<Block>::give(block);
 }
@@ -281,12 +396,32 @@ c10::DataPtr allocate(size_t size, DeviceIndex device) {
     refuse_left_behind();
   }
   auto block = memory::take(size, device);
-  return memory::hand_out(std::move(block),
-                          machine.hollow ? c10::DataPtr() : memory::host_memory(size));
+  if (!machine.hollow) {
+    memory::place(*block);
+  }
+  return memory::hand_out(std::move(block));
 }
 
+// What a kernel allocated is where it belongs already; for the rest the bytes move there.
 c10::DataPtr adopt(c10::DataPtr bytes, size_t size, DeviceIndex device) {
-  return memory::hand_out(memory::take(size, device), std::move(bytes));
+  if (auto* result = memory::take_result(bytes)) {
+    memory::of(result->device).settle(static_cast<memory::Block*>(result->counted));
+    memory::report_history(result->device);
+    report({Event::allocate, "alloc", static_cast<int64_t>(size), -1, result->device});
+    return memory::hand_out(memory::OwnedBlock(result, &release_block));
+  }
+  auto block = memory::take(size, device);
+  if (machine.hollow) {
+    return memory::hand_out(std::move(block));
+  }
+  if (memory::is_backed(*block)) {
+    memory::note_missed_result(bytes.get());
+    memory::place(*block);
+    std::memcpy(block->data, bytes.get(), size);
+  } else {
+    memory::keep_bytes(*block, std::move(bytes));
+  }
+  return memory::hand_out(std::move(block));
 }
 
 void reallocate(c10::StorageImpl& storage, size_t bytes) {

@@ -10,6 +10,14 @@ CachingAllocator& of(DeviceIndex device);  // made when the device is first used
 CachingAllocator* if_used(DeviceIndex device);
 
 bool host_has(size_t size);  // as far as can be known before (host_memory.cpp)
+Backing host_backing();      // host memory at the card's addresses (host_memory.cpp)
+c10::Allocator* plain_cpu_allocator();  // PyTorch's own
+
+// memory/results.cpp: what a kernel allocates on the host, at the card's addresses if it will be a
+// result. `bytes` becomes a block of the device's; null: it is not one of these.
+anydevice::Block* take_result(c10::DataPtr& bytes);
+void note_missed_result(const void* data);
+bool is_counting();  // in this thread
 
 // What this thread allocates on the device comes from this pool.
 void use_pool(DeviceIndex device, PoolId pool);

@@ -87,6 +87,7 @@ void move_bytes(c10::StorageImpl& storage, Block& block) {
   std::memcpy(piece->data(), storage.data(), piece->size);
   release_alias(block);
   block.bytes = {machine.hollow ? nullptr : piece->data(), piece, &forget_piece, c10::kCPU};
+  block.data = block.bytes.get();
   block.shared = true;
   if (!machine.hollow) {
     auto* context = storage._mutable_data_ptr_no_checks().release_context();

@@ -119,6 +119,7 @@ std::vector<SegmentInfo> CachingAllocator::snapshot(PoolId id) {
 }
 
 uint64_t CachingAllocator::address(const Block* block) { return block->address; }
+bool CachingAllocator::is_backed(const Block* block) { return block->backed; }
 size_t CachingAllocator::size(const Block* block) { return block->size; }
 
 }  // namespace anydevice::memory

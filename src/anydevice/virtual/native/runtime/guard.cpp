@@ -1,11 +1,10 @@
 // The devices as c10 sees them: how many there are, which device and stream each thread is on.
 // Work is done when it is asked for, so a stream is a number and an event a moment.
-#include "anydevice.h"
+#include "runtime/streams.h"
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <algorithm>
-#include <chrono>
 
 namespace anydevice {
 
@@ -44,9 +43,19 @@ void check_ordinal(DeviceIndex device) {
                    "GPU device may be out of range, do you have enough GPUs?");
 }
 
-struct Moment {
-  std::chrono::steady_clock::time_point when;
+struct Recorded {
+  streams::Moment when;
+  DeviceIndex device;
 };
+
+uintptr_t handle(const void* event) { return reinterpret_cast<uintptr_t>(event); }
+
+uint64_t handle(const c10::Stream& stream) { return static_cast<uint64_t>(stream.id()); }
+
+void check_stream_index(DeviceIndex device) {
+  TORCH_CHECK(device < machine.most, "Device index value ", static_cast<int>(device),
+              " is out of index range [0, ", machine.gpus.load(), ")");
+}
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return c10::kCUDA; }
@@ -77,12 +86,13 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::Stream getStream(Device device) const override {
     run_backward_in_the_calling_thread();  // the engine asks before it chooses a thread
     const auto index = index_of(device);
-    if (index < 0 || index >= max_gpus) {
-      check_ordinal(index);
-    }  // a GPU that was disabled still answers: autograd asks where it must not throw
+    check_stream_index(index);  // a GPU that was disabled still answers: autograd may not fail here
     return stream(device, here().stream[index]);
   }
-  c10::Stream getDefaultStream(Device device) const override { return stream(device, 0); }
+  c10::Stream getDefaultStream(Device device) const override {
+    check_stream_index(index_of(device));
+    return stream(device, 0);
+  }
   c10::Stream getStreamFromGlobalPool(Device device, bool high_priority) const override {
     return getNewStream(device, high_priority ? -stream_priorities : 0);
   }
@@ -96,37 +106,77 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void* getStreamNativeHandle(const c10::Stream to) const override {
     return reinterpret_cast<void*>(to.id());
   }
-  bool queryStream(const c10::Stream&) const override {
+  bool queryStream(const c10::Stream& of) const override {
     refuse_while_capturing();
-    return true;
+    if (C10_LIKELY(!streams::any_was_busy())) {
+      return true;
+    }
+    const auto ready = streams::ready_at(of.device_index(), of.id());
+    return ready <= streams::now();
   }
   void synchronizeStream(const c10::Stream& of) const override {
     wait_for_collectives();
-    wait_for("cudaStreamSynchronize", of.device_index(), Wait::audibly);
+    wait_for_stream("cudaStreamSynchronize", of.device_index(), of.id());
   }
   bool isStreamCapturing(const c10::Stream&) const { return is_capturing(); }  // not in torch 2.11
   void synchronizeDevice(DeviceIndex device) const override {
     wait_for_collectives();
-    wait_for("cudaDeviceSynchronize", device, Wait::quietly);
+    wait_for_device(device);
   }
 
-  void record(void** event, const c10::Stream&, DeviceIndex, c10::EventFlag) const override {
+  void record(void** event, const c10::Stream& on, DeviceIndex, c10::EventFlag) const override {
     if (*event == nullptr) {
-      *event = new Moment();
+      *event = new Recorded{{}, on.device_index()};
+      trace_gpu([&](const auto& python) {
+        python.trace_gpu_event_creation(c10::kCUDA, handle(*event));
+      });
     }
-    static_cast<Moment*>(*event)->when = std::chrono::steady_clock::now();
+    need_context(on.device_index());
+    static_cast<Recorded*>(*event)->when = streams::ready_at(on.device_index(), on.id());
+    trace_gpu([&](const auto& python) {
+      python.trace_gpu_event_record(c10::kCUDA, handle(*event), handle(on));
+    });
   }
   void destroyEvent(void* event, DeviceIndex) const noexcept override {
-    delete static_cast<Moment*>(event);
+    if (event != nullptr) {
+      trace_gpu([&](const auto& python) {
+        python.trace_gpu_event_deletion(c10::kCUDA, handle(event));
+      });
+    }
+    delete static_cast<Recorded*>(event);
   }
-  void block(void*, const c10::Stream&) const override {}
-  bool queryEvent(void*) const override { return true; }
-  void synchronizeEvent(void*) const override {
-    wait_for("cudaEventSynchronize", here().device, Wait::quietly);
+  void block(void* event, const c10::Stream& waiting) const override {
+    if (event == nullptr) {
+      return;
+    }
+    if (streams::any_was_busy()) {
+      streams::keep_busy(waiting.device_index(), waiting.id(), static_cast<Recorded*>(event)->when);
+    }
+    trace_gpu([&](const auto& python) {
+      python.trace_gpu_event_wait(c10::kCUDA, handle(event), handle(waiting));
+    });
+  }
+  bool queryEvent(void* event) const override {
+    return event == nullptr || static_cast<Recorded*>(event)->when <= streams::now();
+  }
+  void synchronizeEvent(void* event) const override {
+    if (event != nullptr) {
+      trace_gpu([&](const auto& python) {
+        python.trace_gpu_event_synchronization(c10::kCUDA, handle(event));
+      });
+      streams::wait_until(static_cast<Recorded*>(event)->when);
+    }
+    wait_for_event(here().device);
   }
   double elapsedTime(void* from, void* to, DeviceIndex) const override {
-    const auto span = static_cast<Moment*>(to)->when - static_cast<Moment*>(from)->when;
-    return std::chrono::duration<double, std::milli>(span).count();
+    const auto &first = *static_cast<Recorded*>(from), &last = *static_cast<Recorded*>(to);
+    if (first.device != last.device) {
+      constexpr uint32_t invalid_handle = 400;  // cudaErrorInvalidResourceHandle
+      throw_cuda_error(invalid_handle, "invalid resource handle",
+                       "Search for `cudaErrorInvalidResourceHandle' in https://docs.nvidia.com/cuda/"
+                       "cuda-runtime-api/group__CUDART__TYPES.html for more information.");
+    }
+    return std::chrono::duration<double, std::milli>(last.when - first.when).count();
   }
   void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const override {
     allocator()->recordStream(data, stream);
@@ -164,13 +214,61 @@ int64_t current_stream(DeviceIndex device) {
 
 void set_current_stream(DeviceIndex device, int64_t stream) { here().stream[device] = stream; }
 
+namespace {
+
 // The number of a stream says where it stands in the pool, its priority, and, by its last bit, that
 // it is of the pool: the number of any other is its address.
+int64_t stream_number(int64_t place, int level) { return place << 5 | (level + 1) << 1 | 1; }
+
+// A card makes all streams of its pool when the first one is asked for.
+void trace_streams_of(int level) {
+  trace_gpu([&](const auto& python) {
+    for (int64_t place = 0; place < streams_in_pool; ++place) {
+      python.trace_gpu_stream_creation(c10::kCUDA,
+                                       static_cast<uint64_t>(stream_number(place, level)));
+    }
+  });
+}
+
+}  // namespace
+
 int64_t new_stream(DeviceIndex device, int priority) {
   check_ordinal(device);
+  need_context(device);
   const int level = std::clamp(-priority, 0, stream_priorities - 1);
-  const int64_t place = streams_taken[device][level]++ % streams_in_pool;
-  return place << 5 | (level + 1) << 1 | 1;
+  const auto taken = streams_taken[device][level]++;
+  if (taken == 0) {
+    trace_streams_of(level);
+  }
+  return stream_number(taken % streams_in_pool, level);
+}
+
+void need_a_context() {
+  for (int device = 0; device < machine.gpus; ++device) {
+    if (machine.context[device].load(std::memory_order_relaxed)) {
+      return;
+    }
+  }
+  need_context(current_device());
+}
+
+namespace {
+thread_local std::string note;  // of the error that this thread has raised last
+}
+
+void throw_device_assert(const std::string& why) {
+  constexpr uint32_t assertion = 710;  // cudaErrorAssert
+  note = why;
+  throw_cuda_error(assertion, "device-side assert triggered",
+                   "Search for `cudaErrorAssert' in https://docs.nvidia.com/cuda/cuda-runtime-api/"
+                   "group__CUDART__TYPES.html for more information.");
+}
+
+// The note, once.
+ANYDEVICE_API const char* anydevice_take_note() {
+  static thread_local std::string taken;
+  taken = std::exchange(note, {});
+  return taken.c_str();
 }
 
 void refuse_forked() {

@@ -30,7 +30,10 @@ struct Hooks final : at::CUDAHooksInterface {
   bool hasCuSOLVER() const override { return true; }
   bool hasCuBLASLt() const override { return true; }
   bool hasPrimaryContext(DeviceIndex device) const override {
-    return device >= 0 && device < machine.gpus;
+    TORCH_CHECK(device >= 0 && device < machine.gpus,
+                "hasPrimaryContext expects a valid device index, but got device_index=",
+                static_cast<int>(device));
+    return machine.context[device];
   }
   std::string showConfig() const override { return ""; }
 
@@ -51,7 +54,7 @@ struct Hooks final : at::CUDAHooksInterface {
   }
   void deviceSynchronize(DeviceIndex device) const override {
     wait_for_collectives();
-    wait_for("cudaDeviceSynchronize", device, Wait::quietly);
+    wait_for_device(device);
   }
 
   const at::Generator& getDefaultGenerator(DeviceIndex device) const override {
