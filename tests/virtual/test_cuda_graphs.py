@@ -168,13 +168,14 @@ def test_a_graph_holds_a_seed_and_an_offset_on_the_device():
         return [stats[f"{name}.all.current"] for name in ("active", "active_bytes")]
 
     torch.rand(1, device="cuda")
-    gc.collect()
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
     before = active()
-    graph, drawn = captured(lambda: torch.rand(1, device="cuda"))
-    del drawn
+    with torch.cuda.stream(stream):  # torch.cuda.graph() would free what earlier tests left
+        graph.capture_begin()
+        torch.rand(1, device="cuda")
+        graph.capture_end()
     assert [new - old for new, old in zip(active(), before, strict=True)] == [2, 1024]
-    del graph
-    gc.collect()
+    graph.reset()
     assert active() == before
 
 
