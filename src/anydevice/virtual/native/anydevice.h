@@ -142,7 +142,7 @@ c10::DeviceAllocator* allocator();
 c10::Allocator* pinned_allocator();  // memory/pinned.cpp
 void install_pinned_allocator();
 bool is_pinned(const void* data);
-void use_pinned(const at::Tensor& on_host, DeviceIndex device);  // in a copy that goes on meanwhile
+void use_pinned(const at::Tensor& on_host, DeviceIndex device);  // by a copy that runs meanwhile
 c10::DataPtr allocate(size_t bytes,
                       DeviceIndex device);  // on this device, even if another is current
 // Host bytes that a CPU kernel has just made become the device's: counted, with the capacity

@@ -327,7 +327,7 @@ void place(anydevice::Block& block) {
   }
 }
 
-// What this thread gives back just now: whoever hears of it may ask who used it.
+// What this thread gives back just now: a callback may ask which streams used it.
 thread_local const Block* freed = nullptr;
 
 struct Freeing {
@@ -402,7 +402,7 @@ c10::DataPtr allocate(size_t size, DeviceIndex device) {
   return memory::hand_out(std::move(block));
 }
 
-// What a kernel allocated is where it belongs already; for the rest the bytes move there.
+// What a kernel allocated is where it belongs already; other bytes move there.
 c10::DataPtr adopt(c10::DataPtr bytes, size_t size, DeviceIndex device) {
   if (auto* result = memory::take_result(bytes)) {
     memory::of(result->device).settle(static_cast<memory::Block*>(result->counted));

@@ -3,7 +3,7 @@
 // Note [Results in their place]
 // ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
 // A CPU kernel allocates its results as it allocates everything else: from PyTorch's CPU allocator,
-// and nobody can tell a result from what the kernel frees before it returns. On a card results lie
+// and nobody can distinguish a result from what the kernel frees before it returns. On a card results lie
 // in the allocator's segments, come back at their addresses, and need no new pages of the system. So
 // while a kernel runs, this allocator stands before the CPU's. It goes by the op: of the n-th
 // allocation in a call it remembers whether the last one became a result (`Places`). One that will

@@ -98,7 +98,7 @@ ANYDEVICE_API void anydevice_wait_until(double moment) { wait_until(moment_of(mo
 
 }  // namespace streams
 
-// What Python's events tell torch.cuda._gpu_trace.
+// What Python's events report to torch.cuda._gpu_trace.
 ANYDEVICE_API void anydevice_trace_event(int what, uint64_t event, uint64_t stream) {
   trace_gpu([&](const c10::impl::PyInterpreterVTable& python) {
     switch (what) {

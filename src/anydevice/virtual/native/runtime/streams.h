@@ -32,13 +32,13 @@ void forget_busy();
 
 }  // namespace streams
 
-// Tells torch.cuda._gpu_trace of what happened, if torch._C._activate_gpu_trace() was called.
-template <typename Tell>
-void trace_gpu(Tell tell) {
+// Reports to torch.cuda._gpu_trace what happened, if torch._C._activate_gpu_trace() was called.
+template <typename Callback>
+void trace_gpu(Callback callback) {
   const auto* interpreter = c10::impl::GPUTrace::get_trace();
   if (C10_UNLIKELY(interpreter != nullptr)) {
     const ErrorAside aside;
-    tell(**interpreter);
+    callback(**interpreter);
   }
 }
 
