@@ -22,9 +22,11 @@ from torch._ops import HigherOrderOperator, resolve_key
 # the function itself. What Inductor would fuse is unknown: memory and time are those of the program
 # without torch.compile, which is usually more, and the answer says so.
 #
-# flex_attention is written to be compiled. Without, it computes all scores at once, which is what
-# the card does, too. Compiled, it is one kernel that keeps only the result and a number for each
-# row: `fused_attention` has its shapes. A higher-order op is run by the kernel that PyTorch has for
+# flex_attention is written to be compiled. It is then one kernel that keeps only the result and a
+# number for each row: `fused_attention` has its shapes. Without torch.compile it computes all
+# scores at once; the shapes are those of the kernel all the same, and the answer says so.
+#
+# A higher-order op is run by the kernel that PyTorch has for
 # CUDA, under the mode that watches, so that the ops inside are seen.
 
 COMPILED = (
@@ -33,11 +35,18 @@ COMPILED = (
 )
 
 
+EAGER_FLEX = (
+    "flex_attention: predicted for its fused kernel; without torch.compile it holds all scores at "
+    "once, which takes more memory."
+)
+
+
 class Compiled:
     """What the program compiled, and how its higher-order ops run."""
 
     def __init__(self) -> None:
         self.used = False
+        self.eager_flex = False
         self._fuses = False  # whether flex_attention was called by compiled code
         self._inside = 0
 
@@ -50,7 +59,8 @@ class Compiled:
     def _compile(self, model: Any = None, **options: Any) -> Any:
         caller = sys._getframe(1).f_globals.get("__name__", "")
         if caller == flex_attention_module.__name__:
-            return model  # what eager flex_attention runs
+            self.eager_flex = True
+            return self._noted(model)  # what flex_attention runs without torch.compile
         self.used = True
         if model is None:
             return lambda given: self._compile(given, **options)

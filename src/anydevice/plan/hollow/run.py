@@ -12,7 +12,7 @@ from anydevice.devices.catalogue import Card, card
 from anydevice.errors import UsageError
 from anydevice.plan.context import Context
 from anydevice.plan.hollow.blocks import WORKSPACE, Block, peak
-from anydevice.plan.hollow.compiled import COMPILED
+from anydevice.plan.hollow.compiled import COMPILED, EAGER_FLEX
 from anydevice.plan.hollow.failures import (
     CannotPlanError,
     DoesNotFitError,
@@ -269,6 +269,8 @@ class _Running:
             )
         if watch.compiled.used:
             notes.append(COMPILED)
+        if watch.compiled.eager_flex and not watch.compiled.used:
+            notes.append(EAGER_FLEX)
         if watch.emulated:
             notes.append(
                 f"bf16: the {self.card.name} has no bf16 units, so its products run at the rate of "
