@@ -7,6 +7,9 @@
 #include <ATen/SparseTensorImpl.h>
 #include <c10/core/CPUAllocator.h>
 
+#include <array>
+#include <typeinfo>
+
 namespace anydevice {
 namespace {
 
@@ -70,14 +73,19 @@ void adopt_storage(StorageImpl& storage, DeviceIndex device) {
   storage.set_allocator(allocator());
 }
 
-// torch changes a tensor's keys, but leaves its device as it was.
-struct DeviceOf : TensorImpl {
-  static constexpr auto member() { return &DeviceOf::device_opt_; }
+// What torch keeps to itself. It changes a tensor's keys, but leaves its device as it was.
+struct Inside : TensorImpl {
+  static constexpr auto device_member() { return &Inside::device_opt_; }
+  static constexpr auto storage_member() { return &Inside::storage_; }
+  static void copy(const TensorImpl& from, TensorImpl& to) {
+    copy_tensor_metadata(&from, &to, from.version_counter(),
+                         /*allow_tensor_metadata_change=*/true);
+  }
 };
 
 void change_device(TensorImpl& tensor, Device device) {
   tensor._change_backend_component_keys(device);
-  tensor.*DeviceOf::member() = device;
+  tensor.*Inside::device_member() = device;
 }
 
 // A kernel resized the alias: its bytes become those of the original, and it is their alias again.
@@ -95,9 +103,74 @@ void take_bytes(StorageImpl& original, StorageImpl& alias, DeviceIndex device) {
 
 bool on_host(const at::Tensor& tensor) { return tensor.device().type() == host().type(); }
 
-c10::intrusive_ptr<TensorImpl> copy_of(const TensorImpl& tensor) {
+c10::intrusive_ptr<TensorImpl> fresh_copy_of(const TensorImpl& tensor) {
   return tensor.shallow_copy_and_detach(tensor.version_counter(),
                                         /*allow_tensor_metadata_change=*/true);
+}
+
+template <typename Slot>
+bool has_python_object(const Slot& slot) {
+  if constexpr (requires { slot.load_pyobj(); }) {
+    return slot.load_pyobj() != nullptr;
+  } else {
+    return slot._unchecked_untagged_pyobj() != nullptr;
+  }
+}
+
+// Note [Spare aliases]
+// ~~~~~~~~~~~~~~~~~~~~
+// An alias lives for one call. To allocate it, with a version counter, and to free both would be a
+// tenth of a small op's cost. So each thread keeps some aliases that nothing holds any more,
+// without their storages, and copies the metadata of the next tensor into them. One that Python or
+// autograd attached something to is not kept.
+class Spares {
+ public:
+  using Impl = c10::intrusive_ptr<TensorImpl>;
+
+  Spares() = default;
+  ~Spares() {
+    while (count_ > 0) {
+      Impl::reclaim(kept_[--count_]);
+    }
+    closed_ = true;  // what other thread_locals of an ending thread hold may still come
+  }
+  Spares(const Spares&) = delete;
+  Spares& operator=(const Spares&) = delete;
+
+  Impl copy_of(const TensorImpl& tensor) {
+    if (count_ == 0 || !tensor.key_set().has(c10::DispatchKey::CUDA)) {
+      return fresh_copy_of(tensor);
+    }
+    auto copy = Impl::reclaim(kept_[--count_]);
+    Inside::copy(tensor, *copy);
+    return copy;
+  }
+
+  void take_back(at::Tensor& alias) {
+    auto* impl = alias.unsafeGetTensorImpl();
+    if (count_ == most || closed_ || alias.use_count() > 1 || !is_plain(*impl)) {
+      return;
+    }
+    impl->*Inside::storage_member() = c10::Storage();
+    kept_[count_++] = alias.unsafeReleaseTensorImpl();
+  }
+
+ private:
+  static constexpr int most = 16;
+
+  static bool is_plain(TensorImpl& impl) {
+    return impl.autograd_meta() == nullptr && impl.has_storage() &&
+           !has_python_object(*impl.pyobj_slot()) && typeid(impl) == typeid(TensorImpl);
+  }
+
+  std::array<TensorImpl*, most> kept_{};
+  int count_ = 0;
+  bool closed_ = false;
+};
+
+Spares& spares() {
+  static thread_local Spares instance;
+  return instance;
 }
 
 at::SparseTensorImpl* sparse(const at::Tensor& tensor) {
@@ -154,7 +227,7 @@ bool is_left_behind(const at::Tensor& tensor) {
 }
 
 at::Tensor bytes_on_host(const at::Tensor& tensor) {
-  auto impl = copy_of(*tensor.unsafeGetTensorImpl());
+  auto impl = fresh_copy_of(*tensor.unsafeGetTensorImpl());
   auto& storage = *tensor.storage().unsafeGetStorageImpl();
   const auto* block = storage._mutable_data_ptr_no_checks().cast_context<Block>(&release_block);
   impl->set_storage_keep_dtype(c10::Storage(c10::make_intrusive<StorageImpl>(
@@ -186,7 +259,7 @@ bool has_alias(const at::Tensor& tensor) {
 }
 
 at::Tensor Aliases::make(const at::Tensor& original) {
-  auto impl = copy_of(*original.unsafeGetTensorImpl());
+  auto impl = spares().copy_of(*original.unsafeGetTensorImpl());
   auto alias = at::Tensor(impl);
   if (C10_LIKELY(impl->has_storage())) {
     if (C10_UNLIKELY(original.storage().nbytes() == 0) && impl->numel() > 0 &&
@@ -203,7 +276,14 @@ at::Tensor Aliases::make(const at::Tensor& original) {
   return alias;
 }
 
-at::Tensor Aliases::of(const at::Tensor& tensor) {
+Aliases::~Aliases() {
+  auto& kept = spares();
+  for (auto& pair : pairs_) {
+    kept.take_back(pair.alias);
+  }
+}
+
+at::Tensor Aliases::of(at::Tensor tensor) {
   if (!has_alias(tensor)) {
     if (tensor.defined() && !tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
       guests_.push_back(tensor);
@@ -219,8 +299,8 @@ at::Tensor Aliases::of(const at::Tensor& tensor) {
     }
   }
   auto alias = make(tensor);
-  pairs_.push_back(
-      {tensor, alias, alias.has_storage() ? alias.storage().unsafeGetStorageImpl() : nullptr});
+  pairs_.push_back({std::move(tensor), alias,
+                    alias.has_storage() ? alias.storage().unsafeGetStorageImpl() : nullptr});
   return alias;
 }
 

@@ -35,9 +35,14 @@ at::Tensor bytes_on_host(const at::Tensor& tensor);
 
 class Aliases {
  public:
+  Aliases() = default;
+  ~Aliases();
+  Aliases(const Aliases&) = delete;
+  Aliases& operator=(const Aliases&) = delete;
+
   // The alias of a CUDA tensor; any other tensor is its own, except that hollow kernels see no
   // bytes.
-  at::Tensor of(const at::Tensor& tensor);
+  at::Tensor of(at::Tensor tensor);
 
   // A result of the kernel, as a CUDA tensor: the original of an alias, a view of an original's
   // storage, or a fresh tensor whose bytes become the device's.

@@ -104,7 +104,7 @@ DeviceIndex to_host(const Signature& signature, const Devices& devices, IValue* 
     switch (slot.kind) {
       case Kind::tensor:
         if (value.isTensor()) {
-          value = aliases.of(value.toTensor());
+          value = aliases.of(std::move(value).toTensor());
         }
         break;
       case Kind::tensors:
@@ -322,7 +322,8 @@ class CommonKernel final : public c10::OperatorKernel {
         return answer_hollow(signature, op.schema(), *stack);
       }
     }
-    if (C10_UNLIKELY(c10::impl::tls_is_dispatch_key_included(DispatchKey::Tracer)) &&
+    if (C10_UNLIKELY(signature.check == DeviceCheck::convolution) &&
+        c10::impl::tls_is_dispatch_key_included(DispatchKey::Tracer) &&
         signature.op == "aten::convolution") {
       return convolve_unaliased(*stack);
     }
@@ -332,7 +333,14 @@ class CommonKernel final : public c10::OperatorKernel {
     Aliases aliases;
     const auto device = to_host(signature, devices, arguments, aliases);
     Results results(places_, machine.hollow ? DeviceIndex(-1) : device);
-    compute(op, keys, stack);
+    try {
+      compute(op, keys, stack);
+    } catch (...) {
+      if (signature.writes) {  // an `out` is resized before the kernel refuses its dtype
+        aliases.carry_back();
+      }
+      throw;
+    }
     results.kernel_has_returned();
     if (signature.writes) {
       aliases.carry_back();

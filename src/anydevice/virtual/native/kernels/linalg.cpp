@@ -1,10 +1,15 @@
 // What only CUDA's libraries offer in linear algebra: a driver for the SVD, LU without pivoting.
 #include "kernel.h"
 
+#include <algorithm>
+#include <cctype>
+#include <string>
+
 namespace anydevice::kernels {
 namespace {
 
 using ThreeTensors = std::tuple<Tensor, Tensor, Tensor>;
+using FourOutputs = std::tuple<Tensor&, Tensor&, Tensor&, Tensor&>;
 using ThreeOutputs = std::tuple<Tensor&, Tensor&, Tensor&>;
 
 ThreeOutputs write_three(const ThreeTensors& results, Tensor& first, Tensor& second,
@@ -33,6 +38,19 @@ ThreeOutputs svd_out(const Tensor& a, bool full_matrices, bool compute_uv,
                      std::optional<c10::string_view> driver, Tensor& u, Tensor& s, Tensor& vh) {
   check_driver(driver);
   return at::_linalg_svd_out(u, s, vh, a, full_matrices, compute_uv, std::nullopt);
+}
+
+// ---- least squares ----
+
+FourOutputs lstsq_out(const Tensor& a, const Tensor& b, std::optional<double> rcond,
+                      std::optional<c10::string_view> driver, Tensor& solution, Tensor& residuals,
+                      Tensor& rank, Tensor& singular_values) {
+  std::string name(driver.value_or("gels"));
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  TORCH_CHECK(name == "gels",
+              "torch.linalg.lstsq: `driver` other than `gels` is not supported on CUDA");
+  return at::linalg_lstsq_out(solution, residuals, rank, singular_values, a, b, rcond, name);
 }
 
 // ---- LU ----
@@ -104,6 +122,7 @@ ThreeOutputs lu_out(const Tensor& a, bool pivot, Tensor& p, Tensor& lower, Tenso
 ANYDEVICE_IMPL(aten, CUDA, m) {
   m.impl("_linalg_svd", composed<&svd>());
   m.impl("_linalg_svd.U", composed<&svd_out>());
+  m.impl("linalg_lstsq.out", composed<&lstsq_out>());
   m.impl("linalg_lu_factor_ex", composed<&lu_factor>());
   m.impl("linalg_lu_factor_ex.out", composed<&lu_factor_out>());
   m.impl("linalg_lu", composed<&lu>());

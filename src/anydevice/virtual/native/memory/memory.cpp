@@ -128,6 +128,9 @@ CachingAllocator& of(DeviceIndex device) {
   static const bool listening = (listen_to_settings(), true);
   (void)listening;
   auto& all = models();
+  if (auto* made = all.made[device].load(std::memory_order_acquire); C10_LIKELY(made != nullptr)) {
+    return *made;
+  }
   std::call_once(all.once[device], [&] {
     all.made[device] =
         new CachingAllocator(machine.gpu[device].memory, current_settings(), first_address(device),

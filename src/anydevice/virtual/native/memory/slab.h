@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <mutex>
 #include <new>
+#include <utility>
 
 namespace anydevice {
 
@@ -12,11 +13,13 @@ template <typename T>
 class Slab {
  public:
   static void* take() {
+    if (auto& mine = mine_; mine.free != nullptr) {
+      --mine.count;
+      return pop(mine.free);
+    }
     const std::lock_guard<std::mutex> lock(mutex_);
     if (free_ != nullptr) {
-      Slot* slot = free_;
-      free_ = slot->next;
-      return slot;
+      return pop(free_);
     }
     if (fresh_ == end_) {
       fresh_ = static_cast<Slot*>(::operator new(slots * sizeof(Slot), align));
@@ -26,10 +29,13 @@ class Slab {
   }
 
   static void give(void* object) {
-    const std::lock_guard<std::mutex> lock(mutex_);
     auto* slot = static_cast<Slot*>(object);
-    slot->next = free_;
-    free_ = slot;
+    if (auto& mine = mine_; mine.count < most_of_a_thread) {
+      ++mine.count;
+      return push(mine.free, slot);
+    }
+    const std::lock_guard<std::mutex> lock(mutex_);
+    push(free_, slot);
   }
 
  private:
@@ -37,6 +43,30 @@ class Slab {
     Slot* next;
     alignas(T) std::byte object[sizeof(T)];
   };
+
+  static Slot* pop(Slot*& list) { return std::exchange(list, list->next); }
+  static void push(Slot*& list, Slot* slot) {
+    slot->next = list;
+    list = slot;
+  }
+
+  // What a thread gave back last, for it to take without the lock; for others, as it ends.
+  struct Mine {
+    Slot* free = nullptr;
+    int count = 0;
+    constexpr Mine() = default;
+    ~Mine() {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      while (free != nullptr) {
+        push(free_, pop(free));
+      }
+      count = most_of_a_thread;  // what comes later goes to the others
+    }
+    Mine(const Mine&) = delete;
+    Mine& operator=(const Mine&) = delete;
+  };
+  static constexpr int most_of_a_thread = 32;
+
   // Large enough for malloc to map it apart, and the system gives pages only as they are touched.
   static constexpr size_t slots = (size_t{1} << 20) / sizeof(Slot);
   static constexpr std::align_val_t align{alignof(Slot)};
@@ -45,6 +75,7 @@ class Slab {
   inline static Slot* free_ = nullptr;
   inline static Slot* fresh_ = nullptr;
   inline static Slot* end_ = nullptr;
+  inline static thread_local Mine mine_;
 };
 
 // For containers whose nodes are allocated one by one.
