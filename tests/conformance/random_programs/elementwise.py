@@ -108,7 +108,10 @@ def into_out(running: Running, choices: Choices) -> None:
     if not (op.supports_out and same and fitting(op, value)):
         return
     if isinstance(other, Twin) and fitting(op, other) and not running.inside("autocast"):
-        running.apply(op.full_name, op.op, value, other, out=choices.among(same))
+        out = choices.among(same)
+        if running.apply(op.full_name, op.op, value, other, out=out) is None:
+            for side in (out.cpu, out.gpu):  # resized, perhaps, and not written to
+                side.data.zero_()
 
 
 def reduction(running: Running, choices: Choices) -> None:
