@@ -116,15 +116,15 @@ inline void check_usable() {
 struct Block {
   c10::DataPtr bytes;    // the host memory, where it is not the allocator's own
   void* data = nullptr;  // where the bytes are; null when hollow
-  size_t size = 0;     // as asked for, in bytes
+  size_t size = 0;       // as asked for, in bytes
   DeviceIndex device = 0;
-  int generation = machine.generation;  // of the GPUs that it was allocated on
-  bool shared = false;                  // with other processes (memory/sharing.cpp)
-  void* counted = nullptr;              // the allocator's own note of it
+  int generation = machine.generation;      // of the GPUs that it was allocated on
+  bool shared = false;                      // with other processes (memory/sharing.cpp)
+  void* counted = nullptr;                  // the allocator's own note of it
   std::atomic<uint64_t>* places = nullptr;  // until it is a result (memory/results.cpp)
   int place = 0;
-  bool uncached = false;                // straight from the driver instead
-  std::vector<char> known;              // hollow: see Note [Known values], dispatch/known.h
+  bool uncached = false;    // straight from the driver instead
+  std::vector<char> known;  // hollow: see Note [Known values], dispatch/known.h
   std::atomic<c10::StorageImpl*> alias{nullptr};  // the same bytes as a CPU storage (dispatch.cpp)
 };
 
@@ -207,8 +207,8 @@ Kernel composed() {
 void refuse_while_capturing();
 bool is_capturing();  // a CUDA graph, in this thread
 
-// Waits, that is: reports, warns or refuses. set_sync_debug_mode() speaks of copies and streams, and
-// passes over devices and events.
+// Waits, that is: reports, warns or refuses. set_sync_debug_mode() speaks of copies and streams,
+// and passes over devices and events.
 void wait_for(const char* op, int device);  // for the current stream, as a copy to the host does
 void wait_for_stream(const char* op, DeviceIndex device, int64_t stream);
 void wait_for_device(DeviceIndex device);

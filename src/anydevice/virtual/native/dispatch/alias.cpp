@@ -245,9 +245,8 @@ void release_alias(Block& block) {
   const auto owned = StoragePtr::reclaim(alias);
   if (C10_UNLIKELY(owned.use_count() > 1)) {
     const bool borrowed = !block.bytes && block.data != nullptr;
-    owned->set_data_ptr_noswap(
-        borrowed ? c10::GetCPUAllocator()->clone(block.data, owned->nbytes())
-                 : std::move(block.bytes));
+    owned->set_data_ptr_noswap(borrowed ? c10::GetCPUAllocator()->clone(block.data, owned->nbytes())
+                                        : std::move(block.bytes));
   }
 }
 

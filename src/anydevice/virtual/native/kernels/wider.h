@@ -1,5 +1,6 @@
-// Ops that are computed with wider numbers: those of a dtype that CUDA has a kernel for and the host
-// has not, and half-precision ones for which the host's kernel is slow. Rounded once at the end.
+// Ops that are computed with wider numbers: those of a dtype that CUDA has a kernel for and the
+// host has not, and half-precision ones for which the host's kernel is slow. Rounded once at the
+// end.
 #pragma once
 
 #include "anydevice.h"

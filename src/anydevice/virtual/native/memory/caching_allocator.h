@@ -123,12 +123,15 @@ struct Backing {
   void (*drop)(uint64_t address, size_t size) = nullptr;
 };
 
-// The card's memory as its driver hands it out. Addresses increase while there are any left, so that
-// the order of segments is the order in which they were asked for.
+// The card's memory as its driver hands it out. Addresses increase while there are any left, so
+// that the order of segments is the order in which they were asked for.
 class Driver {
  public:
   Driver(size_t total, uint64_t first_address, Backing backing)
-      : total_(total), first_address_(first_address), next_address_(first_address), backing_(backing) {}
+      : total_(total),
+        first_address_(first_address),
+        next_address_(first_address),
+        backing_(backing) {}
   bool take(size_t size);
   void give_back(size_t size) { used_ -= size; }
   uint64_t reserve_addresses(size_t size);
@@ -167,7 +170,7 @@ class CachingAllocator {
   void begin_capture();  // or another use of a pool apart: see Note [Private pools]
   void end_capture();
   void set_stream_clock(StreamClock clock, int device);  // without one, streams are always done
-  void drop_free_contents();  // of blocks that nobody uses: the host needs the memory
+  void drop_free_contents();        // of blocks that nobody uses: the host needs the memory
   bool take_uncached(size_t size);  // straight from the driver, nothing counted
   void give_back_uncached(size_t size);
   void empty_cache(PoolId pool = kCommonPool);

@@ -132,9 +132,8 @@ CachingAllocator& of(DeviceIndex device) {
     return *made;
   }
   std::call_once(all.once[device], [&] {
-    all.made[device] =
-        new CachingAllocator(machine.gpu[device].memory, current_settings(), first_address(device),
-                             host_backing());
+    all.made[device] = new CachingAllocator(machine.gpu[device].memory, current_settings(),
+                                            first_address(device), host_backing());
     all.made[device].load()->set_stream_clock(&clock_of, device);
   });
   return *all.made[device];
@@ -291,9 +290,9 @@ bool is_backed(const anydevice::Block& block) {
 void* hollow_address(const anydevice::Block& block) {
   static std::atomic<uint64_t> uncounted_addresses{first_address(max_gpus)};
   return block.size == 0 ? nullptr
-         : block.counted ? address_in_model(block)
-                         : reinterpret_cast<void*>(
-                               uncounted_addresses.fetch_add(round_up(block.size, 512)));
+         : block.counted
+             ? address_in_model(block)
+             : reinterpret_cast<void*>(uncounted_addresses.fetch_add(round_up(block.size, 512)));
 }
 
 void* address_of(const anydevice::Block& block) {

@@ -9,8 +9,8 @@ namespace anydevice::memory {
 CachingAllocator& of(DeviceIndex device);  // made when the device is first used
 CachingAllocator* if_used(DeviceIndex device);
 
-bool host_has(size_t size);  // as far as can be known before (host_memory.cpp)
-Backing host_backing();      // host memory at the card's addresses (host_memory.cpp)
+bool host_has(size_t size);             // as far as can be known before (host_memory.cpp)
+Backing host_backing();                 // host memory at the card's addresses (host_memory.cpp)
 c10::Allocator* plain_cpu_allocator();  // PyTorch's own
 
 // memory/results.cpp: what a kernel allocates on the host, at the card's addresses if it will be a

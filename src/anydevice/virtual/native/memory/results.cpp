@@ -3,11 +3,12 @@
 // Note [Results in their place]
 // ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
 // A CPU kernel allocates its results as it allocates everything else: from PyTorch's CPU allocator,
-// and nobody can distinguish a result from what the kernel frees before it returns. On a card results lie
-// in the allocator's segments, come back at their addresses, and need no new pages of the system. So
-// while a kernel runs, this allocator stands before the CPU's. It goes by the op: of the n-th
-// allocation in a call it remembers whether the last one became a result (`Places`). One that will
-// gets a free block of the device's, if there is one, uncounted until the kernel has returned it
+// and nobody can distinguish a result from what the kernel frees before it returns. On a card
+// results lie in the allocator's segments, come back at their addresses, and need no new pages of
+// the system. So while a kernel runs, this allocator stands before the CPU's. It goes by the op: of
+// the n-th allocation in a call it remembers whether the last one became a result (`Places`). One
+// that will gets a free block of the device's, if there is one, uncounted until the kernel has
+// returned it
 // (`adopt` in memory.cpp); all others get plain memory. A guess that was wrong costs a copy, or the
 // block is given back; either way nobody sees it.
 #include "results.h"
@@ -127,9 +128,9 @@ c10::DataPtr Results::allocate(size_t size) {
   const int place = allocations_++;
   const bool wanted = !returned_ && place < memory::most_places &&
                       (places_.load(std::memory_order_relaxed) >> place & 1) != 0;
-  memory::Block* counted =
-      wanted ? memory::of(device_).reserve(size, current_stream(device_), memory::pool_in_use(device_))
-             : nullptr;
+  memory::Block* counted = wanted ? memory::of(device_).reserve(size, current_stream(device_),
+                                                                memory::pool_in_use(device_))
+                                  : nullptr;
   if (counted == nullptr || !memory::CachingAllocator::is_backed(counted)) {
     if (counted != nullptr) {
       memory::of(device_).cancel(counted);

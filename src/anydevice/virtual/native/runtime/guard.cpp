@@ -127,9 +127,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void record(void** event, const c10::Stream& on, DeviceIndex, c10::EventFlag) const override {
     if (*event == nullptr) {
       *event = new Recorded{{}, on.device_index()};
-      trace_gpu([&](const auto& python) {
-        python.trace_gpu_event_creation(c10::kCUDA, handle(*event));
-      });
+      trace_gpu(
+          [&](const auto& python) { python.trace_gpu_event_creation(c10::kCUDA, handle(*event)); });
     }
     need_context(on.device_index());
     static_cast<Recorded*>(*event)->when = streams::ready_at(on.device_index(), on.id());
@@ -139,9 +138,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
   void destroyEvent(void* event, DeviceIndex) const noexcept override {
     if (event != nullptr) {
-      trace_gpu([&](const auto& python) {
-        python.trace_gpu_event_deletion(c10::kCUDA, handle(event));
-      });
+      trace_gpu(
+          [&](const auto& python) { python.trace_gpu_event_deletion(c10::kCUDA, handle(event)); });
     }
     delete static_cast<Recorded*>(event);
   }
@@ -172,9 +170,10 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     const auto &first = *static_cast<Recorded*>(from), &last = *static_cast<Recorded*>(to);
     if (first.device != last.device) {
       constexpr uint32_t invalid_handle = 400;  // cudaErrorInvalidResourceHandle
-      throw_cuda_error(invalid_handle, "invalid resource handle",
-                       "Search for `cudaErrorInvalidResourceHandle' in https://docs.nvidia.com/cuda/"
-                       "cuda-runtime-api/group__CUDART__TYPES.html for more information.");
+      throw_cuda_error(
+          invalid_handle, "invalid resource handle",
+          "Search for `cudaErrorInvalidResourceHandle' in https://docs.nvidia.com/cuda/"
+          "cuda-runtime-api/group__CUDART__TYPES.html for more information.");
     }
     return std::chrono::duration<double, std::milli>(last.when - first.when).count();
   }

@@ -28,7 +28,8 @@ double seconds(Moment moment) {
 }
 
 Moment moment_of(double seconds) {
-  return Moment(std::chrono::duration_cast<Moment::duration>(std::chrono::duration<double>(seconds)));
+  return Moment(
+      std::chrono::duration_cast<Moment::duration>(std::chrono::duration<double>(seconds)));
 }
 
 }  // namespace
