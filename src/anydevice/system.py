@@ -46,6 +46,12 @@ def kernel_lines(path: str) -> list[str]:
         return []
 
 
+def maps_users() -> bool:
+    """Whether this process is in a namespace of users, as in a container: not all are known."""
+    mapping = " ".join(kernel_lines("/proc/self/uid_map")).split()
+    return mapping not in ([], ["0", "0", str(2**32 - 1)])
+
+
 def kernel_files(pattern: str) -> list[Path]:
     """The files in /sys of this pattern; none elsewhere."""
     return sorted(Path("/").glob(pattern.lstrip("/"))) if LINUX else []

@@ -6,13 +6,12 @@ import torch
 pytestmark = pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
 
 
-def test_an_out_is_resized_though_the_kernel_refuses_the_dtype(virtual_gpu):
+def test_an_out_has_no_say_in_the_dtype_that_has_no_kernel(virtual_gpu):
     given = torch.ones(2, 3, 4, dtype=torch.bool, device="cuda")
     for out in (torch.zeros(3, 3), torch.zeros(3, 3, device="cuda")):
         same = given.to(out.device)
         with pytest.raises(NotImplementedError, match="not implemented for 'Bool'"):
             torch.gcd(same, same, out=out)
-        assert out.shape == (2, 3, 4)
     assert (out.fill_(2).cpu() == 2).all()
 
 

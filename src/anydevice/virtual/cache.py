@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from anydevice import system
 from anydevice.errors import UsageError
 
 MODE = 0o644  # of files that are kept
@@ -98,11 +99,7 @@ def _refuse_swaps(folder: Path) -> None:
 
 def _outside() -> set[int]:
     """In a namespace of users, as of a container, who owns what is outside of it: "nobody"."""
-    try:
-        whole = Path("/proc/self/uid_map").read_text("utf-8").split() == ["0", "0", str(2**32 - 1)]
-    except OSError:
-        return set()
-    return set() if whole else {NOBODY}
+    return {NOBODY} if system.maps_users() else set()
 
 
 def _others_write(state: os.stat_result) -> bool:

@@ -55,9 +55,9 @@ def names() -> dict[str, Any]:
 
 def _check_devices(tensors: Sequence[torch.Tensor]) -> None:
     """As TensorIterator does for these kernels: all on one GPU, numbers too."""
-    common = next((t.device for t in tensors if t.is_cuda), torch.device("cpu"))
+    common = next((t.device for t in tensors if getattr(t, "is_cuda", False)), torch.device("cpu"))
     for tensor in tensors:
-        if tensor.device != common:
+        if isinstance(tensor, torch.Tensor) and tensor.device != common:
             raise RuntimeError(
                 "Expected all tensors to be on the same device, but found at least two devices, "
                 f"{common} and {tensor.device}!"

@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import torch.cuda._gpu_trace as gpu_trace
-
 from anydevice.virtual import core
 
 
 def attributes() -> Iterator[tuple[Any, str, Any]]:
     """Where the sanitizer registers for memory, or has registered, it is given more to know."""
+    import torch.cuda._gpu_trace as gpu_trace  # not before torch is whole
+
     for kind, choose in (("allocation", Memory.allocated), ("deallocation", Memory.freed)):
         registry: Any = getattr(gpu_trace, f"Memory{kind.title()}Callbacks")
         known = [_knowing_more(callback, choose) for callback in registry.callback_list]

@@ -152,6 +152,8 @@ class Spares {
       return;
     }
     impl->*Inside::storage_member() = c10::Storage();
+    // The original must be alone with its version: autograd copies a new tensor that is not.
+    impl->set_version_counter(c10::VariableVersion(c10::VariableVersion::DISABLED));
     kept_[count_++] = alias.unsafeReleaseTensorImpl();
   }
 

@@ -26,6 +26,7 @@
 #include "memory/results.h"
 #include "signature.h"
 
+#include <algorithm>
 #include <deque>
 #include <mutex>
 #include <sstream>
@@ -239,7 +240,10 @@ void check_shapes(const c10::OperatorHandle& op, const Signature& signature,
 void refuse_if_missing(const Signature& signature, const c10::OperatorHandle& op,
                        const IValue* arguments) {
   auto type = c10::ScalarType::Undefined;
-  if (const auto* lack = signature.refusals->missing(arguments, signature.num_arguments, type)) {
+  const auto& declared = op.schema().arguments();
+  const auto given = std::count_if(declared.begin(), declared.end(),
+                                   [](const auto& argument) { return !argument.is_out(); });
+  if (const auto* lack = signature.refusals->missing(arguments, given, type)) {
     check_shapes(op, signature, arguments, type);
     refuse_dtype(*lack, type);
   }

@@ -34,8 +34,8 @@ Slow slow_in(const std::string& op) {
   constexpr std::string_view in_half =
       " convolution convolution_backward convolution_overrideable mm mm.out addmm addmm.out addmm_ "
       "bmm bmm.out baddbmm baddbmm.out baddbmm_ pow.Tensor_Scalar pow.Tensor_Scalar_out "
-      "pow_.Scalar logit logit.out logit_ native_group_norm linalg_vector_norm "
-      "linalg_vector_norm.out binary_cross_entropy binary_cross_entropy.out "
+      "pow_.Scalar logit logit.out logit_ native_group_norm "
+      "binary_cross_entropy binary_cross_entropy.out "
       "binary_cross_entropy_backward binary_cross_entropy_backward.grad_input ";
   constexpr std::string_view in_both =
       " dot dot.out vdot vdot.out addmv addmv.out addmv_ addr addr.out addr_ erfinv erfinv.out "
