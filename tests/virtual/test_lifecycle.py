@@ -10,7 +10,8 @@ from .own_process import run
 
 SNAPSHOT = '''
 import types
-import torch.cuda.graphs, torch.cuda.memory, torch.cuda.nccl, torch.cuda.streams
+import torch.cuda._gpu_trace, torch.cuda.graphs, torch.cuda.memory
+import torch.cuda.nccl, torch.cuda.streams
 import torch.backends.cudnn.rnn
 import anydevice as ad
 
