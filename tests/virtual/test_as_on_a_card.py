@@ -247,7 +247,7 @@ def test_a_snapshot_does_not_hold_its_own_event():
     gc.collect()  # what other tests left is not freed in between
     torch.cuda.empty_cache()
     torch.cuda.memory._record_memory_history()
-    torch.empty(1 << 27, device="cuda")  # a segment of its own
+    torch.empty(1 << 27, device="cuda")  # a separate segment
     torch.cuda.empty_cache()
     try:
         actions = [

@@ -10,8 +10,8 @@ any bytes are a program, and a program that fails stays one while `shrink.py` ta
 - `elementwise.py`, `shapes.py`, `indices.py`, `places.py`, `layers.py`, `training.py`,
   `functions.py`, `sparse.py` and `database.py` have the kinds of steps; `kinds.py` lists them.
 - `accounting.py` compares the memory statistics with the values that are left.
-- `python -m tests.conformance.random_programs --seed 17` runs one batch, each program in a process
-  of its own, and prints what fails, shrunk.
+- `python -m tests.conformance.random_programs --seed 17` runs one batch, each program in a separate
+  process, and prints what fails, shrunk.
 """
 
 BATCHES = 200

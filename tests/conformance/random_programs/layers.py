@@ -187,7 +187,7 @@ def ones(running: Running, value: Twin) -> Twin:
 
 
 def close(running: Running, leaf: Twin) -> None:
-    """Gradients of kernels that CUDA has of its own are equal but for rounding."""
+    """Gradients of kernels that only CUDA has are equal but for rounding."""
     if leaf.cpu.grad is not None and leaf.gpu.grad is not None:
         gradient = Twin(f"{leaf.name}.grad", leaf.cpu.grad, leaf.gpu.grad, leaf.device)
         count_versions_alike(gradient)

@@ -1,4 +1,4 @@
-"""A shorter program that fails in the same way; each is tried in a process of its own."""
+"""A shorter program that fails in the same way; each is tried in a new process."""
 
 import re
 from collections.abc import Callable, Iterator
