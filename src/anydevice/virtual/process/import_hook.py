@@ -19,6 +19,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, cast
 
+from anydevice.virtual.loading import Then, found_by_others
 from anydevice.virtual.machine import Machine, begin, finish, put_in_place
 
 
@@ -34,20 +35,10 @@ class Finder:
     ) -> ModuleSpec | None:
         """The spec of either module, its loader wrapped."""
         act = {"torch._C": self._loaded_c, "torch": self._loaded_torch}.get(name)
-        spec = self._found_by_others(name, path, target) if act else None
+        spec = found_by_others(self, name, path, target) if act else None
         if spec and act:
-            spec.loader = cast(Any, _Then(spec.loader, act))
+            spec.loader = cast(Any, Then(spec.loader, act))
         return spec
-
-    def _found_by_others(
-        self, name: str, path: Any, target: ModuleType | None
-    ) -> ModuleSpec | None:
-        for other in sys.meta_path:
-            if other is not self and hasattr(other, "find_spec"):
-                spec = other.find_spec(name, path, target)
-                if spec:
-                    return spec
-        return None
 
     def _loaded_c(self, module: ModuleType) -> None:
         sys.modules["torch"]._C = module  # type: ignore[attr-defined]  # import would do so next
@@ -57,27 +48,6 @@ class Finder:
         sys.meta_path.remove(self)
         finish(self.wanted)
         self.when_whole()
-
-
-class _Then:
-    """A loader that does as another does, and then acts; it leaves no trace in the module."""
-
-    def __init__(self, loader: Any, act: Callable[[ModuleType], None]) -> None:
-        self.loader = loader
-        self.act = act
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        module: ModuleType | None = self.loader.create_module(spec)
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        assert module.__spec__
-        module.__spec__.loader = module.__loader__ = self.loader
-        self.loader.exec_module(module)
-        self.act(module)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.loader, name)
 
 
 def import_torch(wanted: Machine) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from anydevice.devices.catalogue import Card
+from anydevice.virtual.loading import Waiting
 from anydevice.virtual.surface import (
     comm,
     compiling,
@@ -84,6 +85,7 @@ Entries = Iterable[tuple[Any, str, Any]]  # owner, name, value
 _ABSENT = object()
 _before: list[tuple[Any, str, Any]] = []
 _left_out: list[str] = []
+imported = Waiting()
 
 
 def left_out() -> list[str]:
@@ -114,12 +116,14 @@ def show_attributes(gpu: Card, *, without_values: bool) -> None:
         _show("sharing", sharing.send_events)
     _show("graphs", graphs.attributes)
     _show("overrides", overrides.put_off)
+    imported.wait("triton", partial(_show, "triton", _kernels))
     defaults.remember()
 
 
 def hide() -> None:
     """Puts back what was replaced, all that can be, also where an enable() stopped half-way."""
     with ExitStack() as steps:  # runs them all, the last one first
+        steps.callback(imported.forget)
         steps.callback(devices.ask_again)
         while _before:
             steps.callback(_put_back, *_before.pop(0))
@@ -134,6 +138,13 @@ def _show(part: str, entries: Callable[[], Entries | None]) -> None:
             replace(owner, name, value)
     except (AttributeError, ImportError) as error:
         _left_out.append(f"{part}: {error}")
+
+
+def _kernels() -> Entries:
+    """Triton's, whose import takes long: only where the program imports it."""
+    from anydevice.virtual.compiled import kernels
+
+    return kernels.attributes()
 
 
 def _of_c(names: dict[str, Any]) -> Entries:

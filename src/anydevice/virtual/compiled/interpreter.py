@@ -1,0 +1,246 @@
+"""Runs Triton's kernels on virtual GPUs that compute, by Triton's interpreter, without copies."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+
+from anydevice.frames import line_text
+from anydevice.notices import say_once
+from anydevice.virtual.compiled import libdevice, numbers
+from anydevice.virtual.compiled.names import interpreter_names, triton_names
+from anydevice.virtual.compiled.reach import OutOfBoundsError, Reach
+
+# Note [How a kernel is interpreted]
+# Triton's interpreter computes a kernel as Python with numpy, one program after the other. It is
+# meant to be chosen before the kernels are decorated, and copies each tensor to the host and back.
+# Here a kernel stays the JITFunction that it is on a card, and is interpreted when it is launched:
+# the language is patched for the time of the launch, the kernel's source is compiled once as
+# Python, and the pointers are those of the virtual GPU's own bytes.
+
+SLOW = "Triton's kernels are computed by its interpreter on virtual GPUs, which is slow."
+
+
+class KernelError(RuntimeError):
+    """A kernel that failed, with its line."""
+
+
+def launch(kernel: Any, arguments: tuple[Any, ...], named: dict[str, Any], grid: Any) -> None:
+    """Computes a kernel for each program of the grid."""
+    say_once(SLOW)
+    numbers.prepare()
+    bound = _bound(kernel, arguments, named)
+    sizes = tuple(grid(bound) if callable(grid) else grid)
+    sizes += (1,) * (3 - len(sizes))
+    reach = Reach(
+        dict(_tensors(bound)),
+        tables=any(isinstance(each, int) and each >= 2**32 for each in bound.values()),
+    )
+    with _language(reach), np.errstate(all="ignore"):
+        constant = {p.name for p in kernel.params if p.is_constexpr}
+        given = {name: _given(each, name in constant) for name, each in bound.items()}
+        _run_all(kernel, given, tuple(map(int, sizes)), reach)
+    if reach.conflict[0]:
+        say_once(
+            f"{kernel.__name__} ({_place(kernel)}): two of its programs store different values at "
+            f"one address of {reach.conflict[0]}. On a card, which of them stays is chance."
+        )
+
+
+def called(kernel: Any, *arguments: Any, **named: Any) -> Any:
+    """A function that a running kernel calls."""
+    return _as_python(kernel)(*arguments, **named)
+
+
+def _bound(kernel: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+    """The arguments by name; what else was given are options of the compiler."""
+    own = {name: each for name, each in named.items() if name in kernel.signature.parameters}
+    bound = kernel.signature.bind(*arguments, **own)
+    bound.apply_defaults()
+    for name, each in bound.arguments.items():
+        if isinstance(each, torch.Tensor) and not each.is_cuda and not each.is_pinned():
+            at = kernel.arg_names.index(name)
+            raise ValueError(
+                f"Pointer argument (at {at}) cannot be accessed from Triton (cpu tensor?)"
+            )
+    return dict(bound.arguments)
+
+
+def _run_all(kernel: Any, given: dict[str, Any], grid: tuple[int, ...], reach: Reach) -> None:
+    builder, function = interpreter_names().builder, _as_python(kernel)
+    builder.set_grid_dim(*grid)
+    for x in range(grid[0]):
+        for y in range(grid[1]):
+            for z in range(grid[2]):
+                builder.set_grid_idx(x, y, z)
+                reach.program += 1
+                try:
+                    function(**given)
+                except Exception as error:
+                    raise _explained(kernel, (x, y, z), error) from error
+
+
+def _explained(kernel: Any, program: tuple[int, ...], error: Exception) -> Exception:
+    """The error with the kernel's line."""
+    where = f"{kernel.__name__} at {_line(kernel, error)}, in program {program}"
+    if isinstance(error, OutOfBoundsError):
+        return OutOfBoundsError(
+            f"expected a kernel that stays inside its tensors, got {where}, which {error}. On a "
+            "card it meets other data there, or ends with an illegal memory access. "
+            "Fix: mask the access."
+        )
+    text = str(error).strip() or type(error).__name__
+    return KernelError(f"{where}: {type(error).__name__}: {text}")
+
+
+def _line(kernel: Any, error: Exception) -> str:
+    """The innermost line of a kernel that the error passed through."""
+    own = {kernel.fn.__code__.co_filename, *_sources}
+    walked = traceback.walk_tb(error.__traceback__)
+    lines = [(f.f_code.co_filename, n) for f, n in walked if f.f_code.co_filename in own]
+    return line_text(*lines[-1]) if lines else _place(kernel)
+
+
+def _place(kernel: Any) -> str:
+    return line_text(*triton_names().line_of(kernel))
+
+
+def _tensors(bound: dict[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    for name, each in bound.items():
+        yield from _tensors_in(name, each)
+
+
+def _tensors_in(name: str, each: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    if isinstance(each, torch.Tensor):
+        yield name, each
+    elif isinstance(each, tuple | list):
+        for place, part in enumerate(each):
+            yield from _tensors_in(f"{name}[{place}]", part)
+    elif isinstance(base := getattr(each, "base", None), torch.Tensor):  # a descriptor, a view
+        yield name, base
+
+
+def _given(each: Any, constant: bool) -> Any:
+    """An argument as the interpreter has it: numbers are of the types that a card would get."""
+    if constant or each is None:
+        return each
+    names, tl = interpreter_names(), libdevice.import_language()
+    if isinstance(each, bool):
+        return tl.tensor(names.Handle(np.array([each]), tl.int1), tl.int1)
+    if isinstance(each, float):
+        number = np.array([each], dtype=np.float32)
+        return tl.tensor(names.Handle(number, tl.float32), tl.float32)
+    if isinstance(each, tuple | list):
+        parts = tuple(_given(part, False) for part in each)
+        return type(each)(*parts) if hasattr(each, "_fields") else parts
+    return names.converted(each)
+
+
+# ---- the language while a kernel runs ----
+
+
+@contextmanager
+def _language(reach: Reach) -> Iterator[None]:
+    """Inside the block triton.language computes; nested launches see their own tensors."""
+    import triton.language as tl
+
+    names, jit = interpreter_names(), triton_names().JITFunction
+
+    class Holder:
+        """Names both modules, whose functions are patched then."""
+
+        __globals__ = {"tl": tl, "core": tl.core}  # noqa: RUF012
+
+    scope = names.patched(Holder)
+    members = [(name, each) for name, each in vars(tl.tensor).items() if isinstance(each, jit)]
+    try:
+        for name, each in members:
+            setattr(tl.tensor, name, _as_method(each))
+        with patch.object(names.module, "_interpreter", reach):
+            yield
+    finally:
+        for name, each in members:
+            setattr(tl.tensor, name, each)
+        scope.restore()
+
+
+def _as_method(kernel: Any) -> Callable[..., Any]:
+    return lambda self, *rest, **named: called(kernel, self, *rest, **named)
+
+
+# ---- the kernel as Python ----
+
+_sources: set[str] = set()
+_made: dict[int, tuple[str, Callable[..., Any]]] = {}
+_kept: list[Any] = []
+
+
+class _Rewriter(ast.NodeTransformer):
+    """As Triton's: what is assigned becomes a tensor. And libdevice's functions are replaced."""
+
+    def __init__(self, scope: dict[str, Any]) -> None:
+        self.scope = scope
+        self.names: dict[str, Any] = {"_as_tensor": interpreter_names().semantic.to_tensor}
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:
+        self.generic_visit(node)
+        as_tensor = ast.Name("_as_tensor", ast.Load())
+        node.value = ast.Call(as_tensor, [node.value, ast.Constant(False)], [])
+        return node
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return self._replaced(node, self.scope.get(node.id))
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        self.generic_visit(node)
+        base = node.value
+        owner = self.scope.get(base.id) if isinstance(base, ast.Name) else None
+        module = getattr(owner, "__name__", "") in libdevice.MODULES
+        return self._replaced(node, getattr(owner, node.attr, None) if module else None)
+
+    def _replaced(self, node: Any, value: Any) -> ast.AST:
+        if not isinstance(node.ctx, ast.Load) or not libdevice.is_libdevice(value):
+            return node  # type: ignore[no-any-return]
+        name = f"_libdevice_{value.__name__}"
+        self.names[name] = libdevice.computed(value.__name__)
+        return ast.copy_location(ast.Name(name, ast.Load()), node)
+
+
+def _as_python(kernel: Any) -> Callable[..., Any]:
+    """The kernel as a Python function of the interpreter's tensors, made once."""
+    source, made = _made.get(id(kernel), (None, None))
+    if made is None or source != kernel.src:
+        made = _rewritten(kernel)
+        _made[id(kernel)] = kernel.src, made
+        _kept.append(kernel)  # so that no other gets its id
+    return made
+
+
+def _rewritten(kernel: Any) -> Callable[..., Any]:
+    function = kernel.fn
+    rewriter = _Rewriter(kernel.get_capture_scope())
+    tree = rewriter.visit(ast.parse(kernel.src))
+    (definition,) = tree.body
+    definition.decorator_list = []
+    for argument in (*definition.args.posonlyargs, *definition.args.args):
+        argument.annotation = None
+    definition.returns = None
+    file, line = triton_names().line_of(kernel)
+    if function.__module__.partition(".")[0] != "triton":
+        _sources.add(file)
+    ast.increment_lineno(tree, line - 1)
+    closure = {**inspect.getclosurevars(function).nonlocals, **rewriter.names}
+    around = ast.parse(f"def _around({', '.join(closure)}): return {definition.name}")
+    around.body[0].body.insert(0, definition)  # type: ignore[attr-defined]
+    ast.fix_missing_locations(around)
+    made: dict[str, Any] = {}
+    exec(compile(around, file, "exec"), function.__globals__, made)
+    return made["_around"](**closure)  # type: ignore[no-any-return]

@@ -1,0 +1,69 @@
+"""The private names of Triton and Inductor that a virtual GPU touches, and nothing else.
+
+They move from one version to the next. Each is looked up here, when it is needed; where one is
+missing, MissingNameError says which, and code that asked says what it does without.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from types import SimpleNamespace
+from typing import Any
+
+# Triton: its driver, what launches a kernel, and its interpreter.
+TRITON = {
+    "driver": "triton.runtime.driver:driver",
+    "JITFunction": "triton.runtime.jit:JITFunction",
+    "Autotuner": "triton.runtime.autotuner:Autotuner",
+    "bench": "triton.runtime.autotuner:Autotuner._bench",
+    "line_of": "triton.runtime.jit:get_jit_fn_file_line",
+    "Target": "triton.backends.compiler:GPUTarget",
+    "Descriptor": "triton.tools.tensor_descriptor:TensorDescriptor",
+}
+INTERPRETER = {
+    "module": "triton.runtime.interpreter:",
+    "native": "triton.runtime.interpreter:_interpreter",
+    "Builder": "triton.runtime.interpreter:InterpreterBuilder",
+    "Handle": "triton.runtime.interpreter:TensorHandle",
+    "Executor": "triton.runtime.interpreter:GridExecutor",
+    "builder": "triton.runtime.interpreter:interpreter_builder",
+    "semantic": "triton.runtime.interpreter:interpreter_semantic",
+    "patched": "triton.runtime.interpreter:_patch_lang",
+    "converted": "triton.runtime.interpreter:_implicit_cvt",
+    "dtype_of": "triton.runtime.interpreter:_get_np_dtype",
+}
+
+
+class MissingNameError(Exception):
+    """This version has no such name."""
+
+
+@cache
+def triton_names() -> Any:
+    """Triton's, as attributes; MissingNameError if one is missing."""
+    return _looked_up(TRITON)
+
+
+@cache
+def interpreter_names() -> Any:
+    """Those of Triton's interpreter."""
+    return _looked_up(INTERPRETER)
+
+
+def _looked_up(names: dict[str, str]) -> SimpleNamespace:
+    return SimpleNamespace(**{short: _found(place) for short, place in names.items()})
+
+
+def _found(place: str) -> Any:
+    module, _, path = place.partition(":")
+    try:
+        found: Any = import_module(module)
+        for name in filter(None, path.split(".")):
+            found = getattr(found, name)
+    except (ImportError, AttributeError) as error:
+        package = import_module(module.partition(".")[0])
+        version = getattr(package, "__version__", "")
+        what = f"{module}.{path}".rstrip(".")
+        raise MissingNameError(f"{package.__name__} {version} has no {what}") from error
+    return found

@@ -1,0 +1,125 @@
+"""How Triton's interpreter computes in bfloat16 and float8, which numpy does not have.
+
+The interpreter keeps them as integers of their bits, and adds and multiplies those. Here each op
+on bfloat16 is computed in float32 and rounded once, as a card does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from anydevice.virtual.compiled.names import interpreter_names
+
+FLOAT8 = {"fp8e4nv": torch.float8_e4m3fn, "fp8e5": torch.float8_e5m2}
+MANTISSA = 16  # the bits of a float32 that bfloat16 lacks
+
+
+@cache
+def prepare() -> None:
+    """Replaces them in the interpreter, for good: only virtual GPUs use it."""
+    for owner, name, value in list(_methods()):
+        setattr(owner, name, value)
+
+
+def _methods() -> Iterator[tuple[Any, str, Any]]:
+    """The builder's methods that compute."""
+    builder = interpreter_names().Builder
+    for name in ("binary_op", "unary_op", "ternary_op", "create_fma", "create_rsqrt"):
+        yield builder, name, _in_float32(getattr(builder, name))
+    yield builder, "create_dot", _dot(builder.create_dot)
+    for name in ("cast_impl", "create_fp_to_fp"):
+        yield builder, name, _cast(getattr(builder, name))
+    if not hasattr(builder, "get_bf16"):
+        yield builder, "get_bf16", _bfloat16_number
+
+
+def widened(bits: Any) -> Any:
+    """The float32 numbers of bfloat16 bits."""
+    return (bits.astype(np.uint32) << MANTISSA).view(np.float32)
+
+
+def rounded(numbers: Any) -> Any:
+    """The bfloat16 bits of float32 numbers, rounded to the nearest, ties to even."""
+    bits = np.ascontiguousarray(numbers, dtype=np.float32).view(np.uint32)
+    up = ((bits >> MANTISSA) & 1) + np.uint32(0x7FFF)
+    short = ((bits + up) >> MANTISSA).astype(np.uint16)
+    return np.where(np.isnan(numbers), np.uint16(0x7FC0), short)
+
+
+def _is_bfloat16(handle: Any) -> bool:
+    return bool(getattr(getattr(handle, "dtype", None), "scalar", None) == _language().bfloat16)
+
+
+def _language() -> Any:
+    import triton.language
+
+    return triton.language
+
+
+def _wide(handle: Any) -> Any:
+    if not _is_bfloat16(handle) or handle.data.dtype != np.uint16:
+        return handle
+    return interpreter_names().Handle(widened(handle.data), _language().float32)
+
+
+def _in_float32(compute: Callable[..., Any]) -> Callable[..., Any]:
+    def computed(self: Any, *operands: Any) -> Any:
+        if not any(_is_bfloat16(operand) for operand in operands):
+            return compute(self, *operands)
+        result = compute(self, *(_wide(operand) for operand in operands))
+        if result.data.dtype == np.float32:
+            handle = interpreter_names().Handle
+            return handle(rounded(result.data), _language().bfloat16)
+        return result
+
+    return computed
+
+
+def _dot(compute: Callable[..., Any]) -> Callable[..., Any]:
+    def dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
+        return compute(self, _wide(a), _wide(b), *rest)
+
+    return dot
+
+
+def _cast(convert: Callable[..., Any]) -> Callable[..., Any]:
+    def cast(self: Any, source: Any, wanted: Any, *rounding: Any) -> Any:
+        names, tl = interpreter_names(), _language()
+        given, to = source.dtype.scalar, wanted.scalar
+        if given.name in FLOAT8 or to.name in FLOAT8:
+            return names.Handle(_through_torch(source.data, given, to), to)
+        if given == tl.bfloat16 != to:
+            return cast(self, _wide(source), wanted, *rounding)
+        if to == tl.bfloat16 != given:
+            return names.Handle(rounded(source.data.astype(np.float32)), to)
+        if given.is_floating() and to.is_floating():
+            return names.Handle(source.data.astype(names.dtype_of(to)), to)
+        return convert(self, source, wanted, *rounding)
+
+    return cast
+
+
+def _through_torch(data: Any, given: Any, to: Any) -> Any:
+    """To or from float8; numbers that are too large become the largest, as cards convert them."""
+    tl = _language()
+    if given.name in FLOAT8:
+        bits = torch.from_numpy(np.array(data, dtype=np.uint8))
+        numbers = bits.view(FLOAT8[given.name]).float().numpy()
+    else:
+        numbers = widened(data) if given == tl.bfloat16 else data.astype(np.float32)
+    if to.name in FLOAT8:
+        most = torch.finfo(FLOAT8[to.name]).max
+        small = torch.from_numpy(np.clip(numbers, -most, most)).to(FLOAT8[to.name])
+        return small.view(torch.uint8).numpy()
+    if to == tl.bfloat16:
+        return rounded(numbers)
+    return numbers.astype(interpreter_names().dtype_of(to))
+
+
+def _bfloat16_number(self: Any, value: float) -> Any:
+    return interpreter_names().Handle(rounded(np.array([value], np.float32)), _language().bfloat16)

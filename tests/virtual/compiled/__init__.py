@@ -1,0 +1,1 @@
+"""torch.compile and Triton on virtual GPUs."""

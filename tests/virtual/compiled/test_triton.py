@@ -1,0 +1,179 @@
+"""Triton's kernels on virtual GPUs that compute: numbers, and what a card would not show."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from anydevice.virtual.compiled import kernels as given
+from anydevice.virtual.compiled.interpreter import KernelError
+from anydevice.virtual.compiled.reach import OutOfBoundsError
+from tests.virtual.own_process import run
+
+pytest.importorskip("triton")
+pytestmark = pytest.mark.usefixtures("seeded")
+
+
+@pytest.fixture(scope="module")
+def kernels(virtual_gpu: None) -> Any:
+    from tests.virtual.compiled import kernels
+
+    return kernels
+
+
+def test_a_kernel_computes_on_the_gpus_own_bytes(kernels: Any) -> None:
+    x, y = torch.randn(2, 1000, device="cuda")
+    before = torch.cuda.memory_allocated()
+    out = kernels.add(x, y)
+    assert_close(out, x + y, rtol=0, atol=0)
+    assert torch.cuda.memory_allocated() == before + 4096
+
+
+def test_an_autotuned_product_has_torchs_numbers(kernels: Any) -> None:
+    a = torch.randn(40, 70, device="cuda", dtype=torch.float16)
+    b = torch.randn(70, 50, device="cuda", dtype=torch.float16)
+    assert_close(kernels.matmul(a, b), a @ b)
+    assert kernels.matmul_kernel.best_config.kwargs == {"BLOCK": 32}  # the first
+
+
+def test_bfloat16_is_rounded_after_each_operation(kernels: Any) -> None:
+    x, y = torch.randn(2, 300, device="cuda").bfloat16()
+    out = torch.empty_like(x)
+    kernels.blend_kernel[(3,)](x, y, out, 300, BLOCK=128)
+    assert_close(out, x * y + x - torch.maximum(x, y), rtol=0, atol=0)
+    a, b = torch.randn(2, 20, 20, device="cuda").bfloat16()
+    assert_close(kernels.matmul(a, b), a @ b)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
+def test_float8_products_have_the_exact_numbers(kernels: Any, dtype: torch.dtype) -> None:
+    a, b = torch.randn(2, 16, 16, device="cuda").to(dtype)
+    out = torch.empty(16, 16, device="cuda")
+    kernels.matmul_kernel[(1, 1)](a, b, out, 16, 16, 16)
+    assert_close(out, a.float() @ b.float())
+
+
+def test_none_numbers_and_flags_are_what_a_compiled_kernel_gets(kernels: Any) -> None:
+    x = torch.randn(64, device="cuda")
+    out = torch.empty_like(x)
+    kernels.optional_kernel[(1,)](x, None, out, 60, 0.5, True, BLOCK=64)
+    assert_close(out[:60], torch.tanh(-x * 0.5)[:60])
+    kernels.optional_kernel[(1,)](x, x, out, 64, 2.0, False, BLOCK=64)
+    assert_close(out, torch.tanh(4 * x))
+
+
+def test_atomics_add_over_programs(kernels: Any) -> None:
+    x = torch.rand(1000, device="cuda")
+    total, most = torch.zeros(1, device="cuda"), torch.zeros(1, dtype=torch.int32, device="cuda")
+    kernels.count_kernel[(8,)](x, total, most, 1000, BLOCK=128)
+    assert_close(total[0], x.sum())
+    assert most.item() == 999
+
+
+@pytest.mark.filterwarnings("ignore:tl.make_block_ptr")
+def test_block_pointers_and_descriptors(kernels: Any) -> None:
+    x = torch.randn(33, 45, device="cuda")
+    out = torch.zeros_like(x)
+    kernels.tile_kernel[(3,)](x, out, 33, 45, BLOCK=16)
+    assert_close(out, 2 * x, rtol=0, atol=0)
+    x = torch.randn(32, 48, device="cuda")
+    out = torch.zeros_like(x)
+    kernels.described(x, out)
+    assert_close(out, x + 1, rtol=0, atol=0)
+
+
+def test_a_table_of_pointers_leads_to_other_tensors(kernels: Any) -> None:
+    rows = [torch.randn(16, device="cuda") for _ in range(3)]
+    table = torch.tensor([row.data_ptr() for row in rows], device="cuda")
+    out = torch.empty(3, 16, device="cuda")
+    kernels.through_table_kernel[(3,)](table, out, BLOCK=16)
+    assert_close(out, torch.stack(rows), rtol=0, atol=0)
+
+
+def test_a_kernel_may_be_made_in_a_function(kernels: Any) -> None:
+    x = torch.randn(16, device="cuda")
+    for factor in (2.0, 3.0):
+        out = torch.empty_like(x)
+        kernels.made_here(factor)[(1,)](x, out, BLOCK=16)
+        assert_close(out, factor * x)
+
+
+def test_an_access_outside_of_the_tensors_names_the_kernels_line(kernels: Any) -> None:
+    x = torch.ones(1000, device="cuda")
+    beside = torch.full((24,), 7.0, device="cuda")  # where a card would read on
+    lines = Path(kernels.__file__).read_text().splitlines()
+    line = next(number for number, text in enumerate(lines, 1) if "# no mask" in text)
+    with pytest.raises(OutOfBoundsError) as failed:
+        kernels.unmasked_kernel[(8,)](x, torch.empty_like(x), 1000, BLOCK=128)
+    assert str(failed.value) == (
+        "expected a kernel that stays inside its tensors, got unmasked_kernel at "
+        f"kernels.py:{line}, in program (7, 0, 0), which loads 4 bytes right after the end of x "
+        "(float32, shape [1000]). On a card it meets other data there, or ends with an illegal "
+        "memory access. Fix: mask the access."
+    )
+    assert beside.sum().item() == 168
+
+
+def test_an_error_in_a_kernel_names_its_line(kernels: Any) -> None:
+    x = torch.ones(48, device="cuda")
+    with pytest.raises(KernelError, match=r"add_kernel at kernels.py:\d+, in program \(0, 0, 0\)"):
+        kernels.add_kernel[(1,)](x, x, x, 48, BLOCK=48)  # no power of two
+
+
+def test_programs_that_overwrite_each_other_are_reported(
+    kernels: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    x, out = torch.randn(64, device="cuda"), torch.zeros(16, device="cuda")
+    with caplog.at_level(logging.WARNING):
+        kernels.colliding_kernel[(4,)](torch.ones_like(x), out, BLOCK=16)  # the same value
+        assert "colliding" not in caplog.text
+        kernels.colliding_kernel[(4,)](x, out, BLOCK=16)
+    assert "two of its programs store different values at one address of out" in caplog.text
+
+
+def test_a_tensor_of_the_host_is_refused_as_on_a_card(kernels: Any) -> None:
+    x = torch.ones(8)
+    with pytest.raises(ValueError, match=r"Pointer argument \(at 0\) cannot be accessed"):
+        kernels.add_kernel[(1,)](x, x, x, 8, BLOCK=8)
+
+
+def test_triton_finds_the_card() -> None:
+    card = run("""
+virtual.enable(gpu="t4")
+import triton
+driver = triton.runtime.driver.active
+print(json.dumps([driver.get_current_target().arch, str(driver.get_active_torch_device()),
+                  driver.utils.get_device_properties(0)["max_shared_mem"]]))
+""")
+    assert card == [75, "cuda:0", 64 << 10]
+
+
+def test_a_kernel_from_before_the_gpus_came_runs_on_them_and_not_after() -> None:
+    seen = run("""
+import triton
+from tests.virtual.compiled import kernels
+driver = triton.runtime.driver
+run = triton.runtime.JITFunction.run
+with virtual.virtual_gpus():
+    x = torch.ones(8, device="cuda")
+    seen = [kernels.add(x, x).sum().item()]
+print(json.dumps([*seen, driver._active is None, triton.runtime.JITFunction.run is run]))
+""")
+    assert seen == [16, True, True]
+
+
+def test_a_name_that_triton_lacks_is_said_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from anydevice.virtual.compiled import names
+
+    monkeypatch.setitem(names.TRITON, "bench", "triton.runtime.autotuner:Autotuner._time")
+    names.triton_names.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        assert list(given.attributes()) == []
+    names.triton_names.cache_clear()
+    assert "Triton's kernels do not run on virtual GPUs: triton 3." in caplog.text
+    assert "has no triton.runtime.autotuner.Autotuner._time." in caplog.text
