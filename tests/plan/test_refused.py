@@ -69,6 +69,10 @@ CASES = {
         START + "total = 0.0 + loss.item() / 2\nif total: network.double()\n" + STEPS,
         "got train.py:6, which branches",
     ),
+    "branches on what a function returns": (
+        START + "def small(x):\n    return bool(x < 1)\nif small(loss): network.double()\n" + STEPS,
+        "got train.py:7, which branches",
+    ),
     "a size by value": (
         START + "torch.bincount(torch.randint(9, (3,), device='cuda'))\n" + STEPS,
         "train.py:5: a hollow GPU has shapes but no values, and aten::bincount needs them",
@@ -168,6 +172,12 @@ def test_what_is_read_may_be_printed_and_computed_with(read: str, tmp_path: Path
     made = "best, total = 9.0, 0.0\n"
     made += "scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)\n"
     assert planned(tmp_path, START + made + STEPS + f"    {read}\n").fits
+
+
+def test_a_check_passes_whose_truth_a_function_returns(tmp_path: Path) -> None:
+    ask = "def positive(x):\n    return bool((x > 0).all())\n"
+    check = "if not positive(loss):\n    raise ValueError\n"
+    assert planned(tmp_path, START + ask + check + STEPS).fits
 
 
 def test_branches_may_be_taken_for_zero(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import sys
 from collections import deque
 from dataclasses import dataclass
 from functools import cache, cached_property
-from types import CodeType
+from types import CodeType, FrameType
 
 # Note [A branch on an unknown value]
 # The bytecode of the branch says more than the value would. From the strongest reason down:
@@ -22,6 +22,9 @@ from types import CodeType
 # - All others might change what the steps do. They are `undecided`: values.py says what follows.
 #
 # `if` skips its body in all of these, which is not always where zero would lead.
+#
+# A function may return `bool(x)`, as torch.distributions does since 2.15. Then the branch is where
+# its caller goes on.
 
 ENDS = ("exit", "quit", "_exit", "abort")
 REPORTS = {
@@ -89,10 +92,20 @@ class Branch:
         return _report(body[:-1] if ends_a_loop else body)
 
 
+def branch_of(frame: FrameType) -> tuple[FrameType, Branch | None]:
+    """The frame and its branch on the truth that this frame asks for; None if it is kept."""
+    place = _place(frame)
+    if _calls_bool(frame.f_code, place):
+        place += 1
+        while frame.f_back and _instructions(frame.f_code)[place].opname == "RETURN_VALUE":
+            frame = frame.f_back
+            place = _place(frame) + 1
+    return frame, _branch_at(frame.f_code, place)
+
+
 @cache
-def branch_at(code: CodeType, offset: int) -> Branch | None:
-    """The branch that asks for a truth at this offset; None if the truth is kept instead."""
-    steps, at = _instructions(code), _places(code)[offset]
+def _branch_at(code: CodeType, place: int) -> Branch | None:
+    steps, at = _instructions(code), place
     if steps[at].opname == "COMPARE_OP" and steps[at].argrepr.startswith("bool("):
         at += 1  # Python 3.13
     elif steps[at].opname in ("TO_BOOL", "UNARY_NOT"):
@@ -106,6 +119,20 @@ def branch_at(code: CodeType, offset: int) -> Branch | None:
 
 
 @cache
+def _calls_bool(code: CodeType, place: int) -> bool:
+    """Whether the instruction is the call in `bool(x)`: its name is where the call begins."""
+    call = _instructions(code)[place]
+    return call.opname == "CALL" and any(
+        step.opname == "LOAD_GLOBAL" and step.argval == "bool" and _begins(step) == _begins(call)
+        for step in _instructions(code)[:place]
+    )
+
+
+def _begins(step: dis.Instruction) -> tuple[int | None, int | None] | None:
+    return (step.positions.lineno, step.positions.col_offset) if step.positions else None
+
+
+@cache
 def _instructions(code: CodeType) -> list[dis.Instruction]:
     return list(dis.get_instructions(code))
 
@@ -113,6 +140,16 @@ def _instructions(code: CodeType) -> list[dis.Instruction]:
 @cache
 def _places(code: CodeType) -> dict[int, int]:
     return {step.offset: place for place, step in enumerate(_instructions(code))}
+
+
+def _place(frame: FrameType) -> int:
+    """The place of the instruction that a frame is at, which may have gone past its beginning."""
+    places, offset = _places(frame.f_code), frame.f_lasti
+    while offset not in places:
+        offset -= 2
+    place = places[offset]
+    is_first_half = _instructions(frame.f_code)[place].opname == "PRECALL"  # Python 3.11
+    return place + is_first_half
 
 
 @cache

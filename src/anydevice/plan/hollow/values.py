@@ -17,7 +17,7 @@ import torch
 
 from anydevice.errors import UsageError
 from anydevice.frames import is_own, line_text
-from anydevice.plan.hollow.branches import PATIENCE, Branch, branch_at
+from anydevice.plan.hollow.branches import PATIENCE, Branch, branch_of
 from anydevice.plan.hollow.known import KnownValues
 
 # Note [How a hollow GPU answers reads]
@@ -139,12 +139,11 @@ class Branches:
             zero: What it is for zero.
             likely: Whether it is true for most values.
         """
-        code = frame.f_code
-        own = is_own(code.co_filename)
-        branch = branch_at(code, frame.f_lasti)
+        frame, branch = branch_of(frame)
         if branch is None:
             return zero
-        line = line_text(code.co_filename, frame.f_lineno)
+        own = is_own(frame.f_code.co_filename)
+        line = line_text(frame.f_code.co_filename, frame.f_lineno)
         if branch.check is not None:
             if own:
                 self.checks[line] = None

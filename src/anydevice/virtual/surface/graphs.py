@@ -82,8 +82,6 @@ def _seed_and_offset(device: int) -> list[torch.Tensor]:
 class CudaGraphBase:
     """`torch._C._CUDAGraph` and `torch._C._acceleratorGraph`."""
 
-    _has_graph_exec = True  # torch 2.15 would call instantiate() at the first replay otherwise
-
     def __new__(cls, keep_graph: bool = False, *_: Any, **__: Any) -> Any:
         """A graph that nothing is captured in."""
         return super().__new__(cls)
@@ -92,6 +90,7 @@ class CudaGraphBase:
         self._generators: list[torch.Generator] = []
         self._capture: Capture | None = None
         self._keep_graph = keep_graph
+        self._has_graph_exec = False
 
     def capture_begin(
         self, pool: pools.PoolId | None = None, capture_error_mode: str = "global"
@@ -123,9 +122,11 @@ class CudaGraphBase:
     def capture_end(self) -> None:
         """Ends what capture_begin() began; tensors that were there before are as they were then."""
         CudaGraphBase.capture_end_pre(self)
+        if not self._keep_graph:
+            CudaGraphBase.instantiate(self)
 
     def capture_end_pre(self) -> None:
-        """The same: the first of two halves in torch 2.15, which does the second in Python."""
+        """Its first step. torch 2.15 does the others in Python."""
         capture = self._capture
         if capture is None or not capture.running:
             raise RuntimeError("capture_end() called before capture_begin().")
@@ -156,12 +157,13 @@ class CudaGraphBase:
         return self._capture
 
     def instantiate(self) -> None:
-        """There is nothing to prepare."""
+        """Makes the graph ready for replay(): here there is nothing to prepare."""
         self._captured("capture_end() must have been called before calling instantiate")
-        if not self._keep_graph:
+        if self._has_graph_exec and not self._keep_graph:
             raise RuntimeError(
                 "instantiate() is intended to be called by the user only when keep_graph=true"
             )
+        self._has_graph_exec = True
 
     def replay(self) -> None:
         """Computes what was captured once more, into the same tensors."""
@@ -173,6 +175,7 @@ class CudaGraphBase:
     def reset(self) -> None:
         """Forgets what was captured."""
         self._capture = None
+        self._has_graph_exec = False
 
     def pool(self) -> pools.PoolId:
         """What another graph's capture_begin() takes to share this one's memory."""
@@ -182,7 +185,9 @@ class CudaGraphBase:
 
     def pools(self) -> list[pools.PoolId]:
         """Those whose memory the graph uses."""
-        return [CudaGraphBase.pool(self)]
+        return [
+            self._captured("Called CUDAGraph::pools() without a preceding successful capture.").pool
+        ]
 
     def register_generator_state(self, generator: torch.Generator) -> None:
         """A generator besides the default ones that the graph draws from."""
