@@ -23,8 +23,8 @@ from types import CodeType, FrameType
 #
 # `if` skips its body in all of these, which is not always where zero would lead.
 #
-# A function may return `bool(x)`, as torch.distributions does since 2.15. Then the branch is where
-# its caller goes on.
+# A function may return `bool(x)`, as torch.distributions does since 2.15. Then the branch is that
+# of its caller.
 
 ENDS = ("exit", "quit", "_exit", "abort")
 REPORTS = {
