@@ -10,7 +10,9 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: .venv/installed
 	$(BIN)/anydevice demo build/demo
 
-test: lint lint-native-quick types browser
+# The checks run at the same time: each uses one core for most of its time.
+test: .venv/installed browser
+	$(MAKE) --no-print-directory -j3 lint-native-quick types lint
 	$(BIN)/python -m pytest -q -n auto --dist worksteal -m "not long"
 
 # For each change: without mypy and without the tests that tests/slow.txt names.

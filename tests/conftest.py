@@ -39,6 +39,11 @@ if os.environ.get("ANYDEVICE_PORTABLE") == "1":
     sys.addaudithook(_refuse_files_of_the_kernel)
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: tests wait for disks, for processes that end, for timeouts."""
+    return (os.cpu_count() or 1) + 1
+
+
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks what slow.txt names as slow."""

@@ -2,7 +2,8 @@
 
 `python -m tests.native_lint` (make lint-native) compiles each file alone with g++ and with clang++,
 which also does without Linux's own calls, as on macOS.
-What it finds clean it remembers under build/, and compiles again only what has changed since.
+What it finds clean it remembers in the user's cache, as the library is kept there, and compiles
+again only what has changed since.
 
 `--quick` (make test) does the same if few files have changed. Else, as in a fresh clone, g++
 compiles the units of the build with their files in reverse order: a file that uses what another
@@ -24,7 +25,9 @@ from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 
+from anydevice.files import write_whole
 from anydevice.virtual import build
+from anydevice.virtual.cache import cache_dir
 
 KEPT = Path(__file__).parent.parent / "build" / "native-lint"
 COMPILERS = ("g++", "clang++")
@@ -145,13 +148,17 @@ def is_clean(how: str, file: Path) -> bool:
 def remember(how: str, states: dict[str, str]) -> None:
     everything = known()
     everything.setdefault(how, {}).update(states)
-    KEPT.mkdir(parents=True, exist_ok=True)
-    (KEPT / "clean.json").write_text(json.dumps(everything, indent=1), "utf-8")
+    verdicts().parent.mkdir(parents=True, exist_ok=True)
+    write_whole(verdicts(), json.dumps(everything, indent=1).encode())
+
+
+def verdicts() -> Path:
+    return cache_dir() / "native-lint" / "clean.json"
 
 
 def known() -> dict[str, dict[str, str]]:
     try:
-        return json.loads((KEPT / "clean.json").read_text("utf-8"))
+        return json.loads(verdicts().read_text("utf-8"))
     except (OSError, ValueError):
         return {}
 
@@ -192,7 +199,7 @@ def content(file: Path) -> str:
 @cache
 def described(compiler: str) -> str:
     asked = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True)
-    return f"{asked.stdout} {build.headers()} {version('torch')} {FLAGS}"
+    return f"{asked.stdout} {version('torch')} {FLAGS}"
 
 
 def digest(*parts: str) -> str:

@@ -23,6 +23,7 @@ def sources(tmp_path, monkeypatch):
     (folder / "b.cpp").write_text(USES)
     monkeypatch.setattr(build, "NATIVE", folder)
     monkeypatch.setattr(native_lint, "KEPT", tmp_path / "kept")
+    monkeypatch.setattr(native_lint, "verdicts", lambda: tmp_path / "clean.json")
     native_lint.content.cache_clear()
     yield folder
     native_lint.content.cache_clear()
