@@ -84,5 +84,5 @@ def _card(kind: str, entry: dict[str, Any]) -> Card:
 
 def _squeeze(name: str) -> str:
     """The letters and digits that distinguish one GPU from another."""
-    words = re.findall(r"[a-z]+|\d+", name.lower())
+    words = re.findall(r"[a-z]+|\d+", re.sub(r"-?sxm\d?", "", name.lower()))
     return "".join(word for word in words if word not in ("nvidia", "geforce", "tesla"))

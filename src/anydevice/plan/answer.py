@@ -85,7 +85,7 @@ class Plan(Shown):
         yield self._verdict_table()
         if sentences := self._sentences():
             yield Text("\n".join(sentences))
-        yield self._memory_table()
+        yield self.memory_table()
         if phases := self._phase_table():
             yield phases
         if modules := self._module_table():
@@ -111,7 +111,8 @@ class Plan(Shown):
             table.rows.append(row)
         return table
 
-    def _memory_table(self) -> Table:
+    def memory_table(self) -> Table:
+        """What holds the memory of each GPU at its peak."""
         verdicts = [one for verdict in self.verdicts for one in verdict.of_each_gpu()]
         cards = [_column(verdict.run) for verdict in verdicts]
         holding = [verdict.holding() for verdict in verdicts]

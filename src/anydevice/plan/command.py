@@ -5,18 +5,23 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from anydevice.errors import UsageError
-from anydevice.options import HelpWanted, options_before_program, program_arguments
+from anydevice.options import HelpWanted, options_before_program
+from anydevice.plan.cluster.command import Launched, launched
 
 if TYPE_CHECKING:
     from anydevice.plan.answer import Plan
+    from anydevice.plan.cluster.answer import ClusterPlan
+    from anydevice.plan.hollow.program import Program
 
 HELP = """\
 Usage: anydevice plan [options] program.py [arguments]
        anydevice plan [options] -m module [arguments]
+       anydevice plan [options] torchrun [arguments]
        anydevice plan --calibrate | --rates [--json]
 
 Does it fit, with which batch size, and how long does a step take? The program's
@@ -27,7 +32,12 @@ Options:
   --gpu KIND        plan for this GPU; may be repeated; h100 by default.
                     `anydevice devices --known` lists the kinds
   --gpus N          give the program's process N GPUs of this kind; by default one, or
-                    as many as it asks for
+                    as many as it asks for. With --nodes or torchrun: how many GPUs a
+                    node has, with a process on each
+  --nodes N         how many nodes a cluster has, each with --gpus GPUs
+  --network NAME    what is between GPUs and nodes, such as nvlink4,infiniband-ndr,
+                    or a .toml file; by default what is usual for the GPU
+  --cost PRICE      the price of a GPU's hour: adds what steps and tokens cost
   --steps N         run N optimizer steps; 3 by default
   --batch-arg NAME  the program's option for its batch size, such as --batch-size
                     or batch=; the largest batch that fits is found too
@@ -57,7 +67,7 @@ could not be planned.
 """
 VALUES = (
     *("--gpu", "--gpus", "--steps", "--batch-arg", "--assume-true", "--context", "--cuda"),
-    *("--report", "--snapshot"),
+    *("--report", "--snapshot", "--nodes", "--network", "--cost"),
 )
 FLAGS = ("--json", "--assume-zeros", "--inference", "--quiet", "--calibrate", "--rates")
 
@@ -79,9 +89,14 @@ class Options:
     cuda: str | None = None
     report: str | None = None
     snapshot: str | None = None
+    nodes: int | None = None
+    network: str | None = None
+    cost: float | None = None
     calibrate: bool = False
     rates: bool = False
-    program: list[str] = field(default_factory=list)  # and its arguments
+    launched: Launched = field(
+        default_factory=partial(Launched, ())
+    )  # the program and its arguments, and its launcher
 
 
 def main(arguments: list[str]) -> NoReturn:
@@ -95,14 +110,14 @@ def main(arguments: list[str]) -> NoReturn:
         _rates(options)
     for path in (options.report, options.snapshot):
         _refuse_missing_folder(path)
+    from anydevice.plan.cluster.answer import ClusterPlan
     from anydevice.plan.hollow.failures import CannotPlanError
-    from anydevice.plan.hollow.program import Program
     from anydevice.plan.planning import plan
     from anydevice.tables import show
 
     try:
         answer = plan(
-            Program(tuple(options.program)),
+            _subject(options),
             options.gpus or ["h100"],
             steps=options.steps,
             batch_arg=options.batch_arg,
@@ -111,18 +126,36 @@ def main(arguments: list[str]) -> NoReturn:
             cuda=options.cuda,
             assume_true=options.assume_true,
             inference=options.inference,
-            num_gpus=options.num_gpus,
             quiet=options.quiet,
+            network=options.network,
+            nodes=options.nodes,
+            gpus=options.num_gpus if _is_of_many(options) else None,
+            num_gpus=None if _is_of_many(options) else options.num_gpus,
         )
     except CannotPlanError as error:
         sys.stderr.write(error.details)
         raise
+    if options.cost is not None and isinstance(answer, ClusterPlan):
+        answer.price = options.cost
     if options.json:
         print(answer.to_json())
     else:
         show(answer)
     _write_files(options, answer)
     sys.exit(0 if answer.fits else 1)
+
+
+def _subject(options: Options) -> Launched | Program:
+    """The program; with its launcher, if it is one of many ranks."""
+    from anydevice.plan.hollow.program import Program
+
+    launched = options.launched
+    return launched if _is_of_many(options) else Program(launched.program)
+
+
+def _is_of_many(options: Options) -> bool:
+    """Whether the program has a process on each GPU; else --gpus are those of one process."""
+    return bool(options.launched.launcher) or options.nodes is not None
 
 
 def _rates(options: Options) -> NoReturn:
@@ -146,7 +179,11 @@ def _refuse_missing_folder(path: str | None) -> None:
         raise UsageError(f"expected a folder for {path}, got none at {folder}: create it first.")
 
 
-def _write_files(options: Options, answer: Plan) -> None:
+def _write_files(options: Options, answer: Plan | ClusterPlan) -> None:
+    from anydevice.plan.answer import Plan, Verdict
+
+    if not isinstance(answer, Plan):
+        answer = Plan(answer.program, [Verdict(v.tightest.run) for v in answer.verdicts])
     if options.report:
         from anydevice.plan.page.page import write_report
 
@@ -170,18 +207,18 @@ def parse(arguments: list[str]) -> Options:
     for option, value in given:
         _set(options, option, value)
     if not options.calibrate and not options.rates:
-        options.program = _program(rest)
+        options.launched = _program(rest)
     elif rest:
         alone = "--calibrate" if options.calibrate else "--rates"
         raise UsageError(f"expected {alone} without a program, got {rest[0]}: run it by itself.")
     return options
 
 
-def _program(arguments: list[str]) -> list[str]:
+def _program(arguments: list[str]) -> Launched:
     """The program and its arguments; one that has no file cannot be run several times."""
     if arguments and arguments[0] in ("-", "-c"):
         raise UsageError(f"expected a program in a file or -m module, got {arguments[0]}.")
-    return program_arguments(arguments)
+    return launched(arguments)
 
 
 def _set(options: Options, option: str, value: str) -> None:
@@ -195,12 +232,25 @@ def _set(options: Options, option: str, value: str) -> None:
         setattr(options, option.removeprefix("--"), value)
     elif option == "--assume-true":
         options.assume_true = _share(value)
+    elif option == "--network":
+        options.network = value
+    elif option == "--cost":
+        options.cost = _price(value)
     elif not value.isascii() or not value.isdecimal() or not int(value):
         raise UsageError(f"expected a number of {option[2:]} after {option}, got {value!r}.")
+    elif option == "--nodes":
+        options.nodes = int(value)
     elif option == "--gpus":
         options.num_gpus = int(value)
     else:
         options.steps = int(value)
+
+
+def _price(value: str) -> float:
+    with suppress(ValueError):
+        if 0 < float(value) < 1e6:
+            return float(value)
+    raise UsageError(f"expected the price of a GPU's hour after --cost, got {value!r}.")
 
 
 def _share(value: str) -> float:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from anydevice.devices.catalogue import card
 from anydevice.errors import UsageError
 from anydevice.plan.answer import Plan, Verdict
 from anydevice.plan.batch import largest_batch
+from anydevice.plan.cluster.answer import ClusterPlan, ClusterVerdict
+from anydevice.plan.cluster.command import Launched
+from anydevice.plan.cluster.planning import Cluster
+from anydevice.plan.cluster.rank import playing
+from anydevice.plan.cluster.world import World
 from anydevice.plan.context import Context, context_size, cuda_version
 from anydevice.plan.hollow.failures import CannotPlanError
 from anydevice.plan.hollow.gpus import HollowGPUs
@@ -19,12 +25,16 @@ from anydevice.plan.subjects import Subject, subject_of
 from anydevice.train.trial import Trial
 
 MOST_GPUS = 8
+alone = partial(playing, None)  # a program that may start other ranks itself
 
 
 def plan(
-    function: Callable[..., object] | Trial,
-    gpus: str | Sequence[str] = "h100",
+    function: Callable[..., object] | Trial | Launched,
+    kinds: str | Sequence[str] | None = None,
     *,
+    gpus: str | Sequence[str] | int | None = None,
+    nodes: int | None = None,
+    network: str | None = None,
     steps: int = 3,
     batch_arg: str | None = None,
     batch: int | None = None,
@@ -37,7 +47,7 @@ def plan(
     cards: int = 2,
     context: int | str | None = None,
     cuda: str | None = None,
-) -> Plan:
+) -> Plan | ClusterPlan:
     """Predicts whether training fits these GPUs, what holds the memory, and how long a step takes.
 
     The first steps run in a forked process on hollow GPUs, which have shapes and bytes but no
@@ -46,7 +56,12 @@ def plan(
     Args:
         function: A function that trains and takes no required arguments but `batch_arg`; or a Trial
             that has data.
-        gpus: One kind of GPU or several; `anydevice devices --known` lists them.
+        kinds: One kind of GPU or several; `anydevice devices --known` lists them. By default h100.
+        gpus: The kinds by another name; or a number: how many GPUs each node of a cluster has, with
+            a process for each.
+        nodes: How many nodes the cluster has.
+        network: What is between the GPUs and between the nodes: names from the catalogue, such as
+            "nvlink4,infiniband-ndr", or a TOML file. By default what is usual for the GPUs.
         steps: How many optimizer steps to run.
         batch_arg: The function's parameter for its batch size, or "batch_size" for a Trial whose
             data comes without batches. The largest batch that fits is found too.
@@ -70,8 +85,9 @@ def plan(
             and the context is larger. By default the newest.
 
     Returns:
-        A Plan with one Verdict for each kind of GPU. It shows itself as tables in a terminal and
-        in a notebook; `plan.to_json()` has the same for a program.
+        A Plan with one Verdict for each kind of GPU, or a ClusterPlan if there are several ranks.
+        It shows itself as tables in a terminal and in a notebook; `plan.to_json()` has the same for
+        a program.
 
     Raises:
         UsageError: If an argument makes no sense, or if the function cannot be planned: it failed,
@@ -83,15 +99,20 @@ def plan(
         >>> answer.fits, answer["t4"].largest.batch  # doctest: +SKIP
         (True, 212)
     """
-    kinds = list(dict.fromkeys(card(gpu).kind for gpu in _listed(gpus)))
+    per_node = gpus if isinstance(gpus, int) else None
+    named = kinds or (gpus if not isinstance(gpus, int) and gpus else "h100")
+    kinds = list(dict.fromkeys(card(gpu).kind for gpu in _listed(named)))
+    _refuse_odd_worlds(nodes, per_node, num_gpus)
     if steps < 1 or not kinds:
         raise UsageError(f"expected at least one step and one GPU, got {steps} and {kinds}.")
     if num_gpus is not None and num_gpus < 1:
         raise UsageError(f"expected at least one GPU as num_gpus, got {num_gpus}.")
     if not 0 <= assume_true <= 1:
         raise UsageError(f"expected a share from 0 to 1 as assume_true, got {assume_true}.")
-    subject = subject_of(function, batch_arg, batch)
+    world = _world(function, nodes, per_node)
+    subject = subject_of(function, batch_arg, batch, together=world is not None)
     verdicts: list[Verdict] = []
+    clusters: list[ClusterVerdict] = []
     version = cuda_version(cuda) if cuda else None
     for kind in kinds:
         taken = Context.of(card(kind), version)
@@ -106,8 +127,17 @@ def plan(
             context=taken,
             count=num_gpus or 1,
             shown=not quiet and not verdicts,
+            around=alone,
         )
+        if world:
+            hollow = replace(hollow, shown=not quiet and not clusters)
+            clusters.append(Cluster(world, network).verdict(hollow, subject, subject.name))
+            continue
         hollow, run = _first_run(hollow, subject, more=num_gpus is None)
+        if run.part and run.part.size > 1:  # as mp.spawn or the program itself has it
+            world = World(1, run.part.size)
+            clusters.append(Cluster(world, network).verdict(hollow, subject, subject.name))
+            continue
         verdict = Verdict(run, time=run.predicted(run.step_samples or run.samples))
         if batch_arg is not None:
             verdict.largest = largest_batch(subject, hollow, run, batch_arg)
@@ -116,7 +146,25 @@ def plan(
                 function, kind, cards=cards, run=run, assume_zeros=assume_zeros
             )
         verdicts.append(verdict)
-    return Plan(subject.name, verdicts)
+    return ClusterPlan(subject.name, clusters) if clusters else Plan(subject.name, verdicts)
+
+
+def _refuse_odd_worlds(nodes: int | None, gpus: int | None, num_gpus: int | None) -> None:
+    for name, count in (("nodes", nodes), ("gpus", gpus)):
+        if count is not None and count < 1:
+            raise UsageError(f"expected at least one of {name}, got {count}.")
+    if num_gpus is not None and nodes is not None:
+        raise UsageError(
+            "expected num_gpus for one process, or nodes and gpus for a process on each GPU, got "
+            "both: leave num_gpus out."
+        )
+
+
+def _world(function: object, nodes: int | None, gpus: int | None) -> World | None:
+    """The ranks that the program is started on; None if it is one process."""
+    if isinstance(function, Launched):
+        return function.world(nodes, gpus)
+    return World(nodes or 1, gpus or (MOST_GPUS if nodes else 1)) if nodes or gpus else None
 
 
 def _first_run(gpus: HollowGPUs, subject: Subject, *, more: bool) -> tuple[HollowGPUs, HollowRun]:

@@ -11,6 +11,7 @@ from typing import Protocol, Self
 from torch.utils.data import Dataset
 
 from anydevice.errors import UsageError
+from anydevice.plan.cluster.command import Launched
 from anydevice.plan.hollow.program import Program
 from anydevice.plan.remedies import changes
 from anydevice.train.data.batches import tensors_of
@@ -37,11 +38,18 @@ class Subject(Protocol):
 
 
 def subject_of(
-    given: Callable[..., object] | Trial, batch_arg: str | None, batch: int | None
+    given: Callable[..., object] | Trial | Launched,
+    batch_arg: str | None,
+    batch: int | None,
+    *,
+    together: bool = False,
 ) -> Subject:
-    """What `ad.plan` is given, as a Subject."""
+    """What `ad.plan` is given, as a Subject; `together`: as one of several ranks."""
     if isinstance(given, Trial):
-        return _trial_steps(given, batch_arg, batch)
+        steps = _trial_steps(given, batch_arg, batch)
+        return RankOfTrial(steps.trial, steps.batch) if together else steps
+    if isinstance(given, Launched):
+        return Program(given.program, batch_arg)
     if isinstance(given, Program):
         return replace(given, batch_arg=batch_arg)
     if callable(given):
@@ -121,6 +129,15 @@ class TrialSteps:
     def __call__(self) -> None:
         """Takes steps until the plan stops it."""
         changes.as_it_is(self.trial)
+
+
+@dataclass(frozen=True)
+class RankOfTrial(TrialSteps):
+    """The steps of a trial on one of several ranks, with its own strategy."""
+
+    def __call__(self) -> None:
+        """Trains, until the plan stops it."""
+        self.trial.copied(changes.own_gpu()).run(changes.ENOUGH, verbose=False)
 
 
 def _trial_steps(trial: Trial, batch_arg: str | None, batch: int | None) -> TrialSteps:

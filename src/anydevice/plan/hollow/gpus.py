@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from anydevice.devices.catalogue import card
 from anydevice.plan.context import Context
@@ -30,6 +31,8 @@ class HollowGPUs:
     assume_true: float = SHARE
     inference: bool = False
     shown: bool = False  # what the program prints
+    around: Callable[[], AbstractContextManager[Any]] = nullcontext  # as hollow_run has it
+    process: Callable[..., Any] = isolated  # how a function is called in another process
 
     def run(self, program: Callable[[], object], name: str) -> HollowRun:
         """What the program's steps take, even where that is more than these GPUs have.
@@ -60,7 +63,7 @@ class HollowGPUs:
         self, program: Callable[[], object], name: str, room: int, *, brief: bool = False
     ) -> HollowRun:
         """Each run has a separate process: nothing of one that failed is left in the next."""
-        return isolated(
+        run: HollowRun = self.process(
             partial(
                 hollow_run,
                 program,
@@ -74,7 +77,9 @@ class HollowGPUs:
                 inference=self.inference,
                 name=name,
                 brief=brief,
+                around=self.around,
             ),
             shown=self.shown,
             waiting=f"{name} is still running on a hollow {self.kind}",
         )
+        return run

@@ -8,13 +8,13 @@ import pickle
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from tempfile import TemporaryDirectory, TemporaryFile
 from time import monotonic
-from typing import Any, NoReturn, TextIO, TypeVar, cast
+from typing import Any, NoReturn, Self, TextIO, TypeVar, cast
 from unittest.mock import patch
 
 import torch
@@ -63,38 +63,124 @@ def isolated(function: Callable[[], T], *, shown: bool = False, waiting: str = "
         shown: Show what it prints, on standard error.
         waiting: What to say if it takes long.
     """
-    _load_what_torch_loads_late()
-    request = None if system.LINUX else _packed(function)
-    ours, theirs = Pipe(duplex=request is not None)
-    with (
-        TemporaryFile("w+", errors="replace") as said,
-        TemporaryDirectory(prefix="anydevice-plan-", ignore_cleanup_errors=True) as folder,
-    ):
+    with Child(function, shown=shown, waiting=waiting) as child:
+        while not child.has_ended(LOOK):
+            pass
+        return cast(T, child.result())
+
+
+class Child:
+    """A function in another process: `has_ended` until it has, then its `result`.
+
+    Args:
+        function: What to call.
+        shown: Show what it prints, on standard error.
+        waiting: What to say if it takes long.
+        hear: Called with each other thing that it reports by `tell`.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[], Any],
+        *,
+        shown: bool = False,
+        waiting: str = "",
+        hear: Callable[[Any], None] | None = None,
+    ) -> None:
+        self._function, self._shown, self._waiting, self._hear = function, shown, waiting, hear
+        self._files = ExitStack()
+        self._answered: tuple[bool, Any] | None = None
+        self._status = 0
+
+    def __enter__(self) -> Self:
+        _load_what_torch_loads_late()
+        self._said = self._files.enter_context(TemporaryFile("w+", errors="replace"))
+        folder = self._files.enter_context(
+            TemporaryDirectory(prefix="anydevice-plan-", ignore_cleanup_errors=True)
+        )
+        request = None if system.LINUX else _packed(self._function)
+        self._ours, theirs = Pipe()
         sys.stdout.flush()
         sys.stderr.flush()
         if request is not None:
-            child = system.new_python(__name__, "main", theirs.fileno(), said.fileno())
-        elif (child := system.fork()) == 0:
-            ours.close()
-            _answer(function, theirs, said, folder)
+            self._pid = system.new_python(__name__, "main", theirs.fileno(), self._said.fileno())
+        elif (pid := system.fork()) == 0:
+            self._ours.close()
+            _answer(self._function, theirs, self._said, folder)
+        else:
+            self._pid = pid
         theirs.close()
+        if request is not None:
+            self.send((folder, *request))
+        self._watched = _Watched(self._said, self._shown, self._waiting)
+        return self
+
+    def __exit__(self, kind: object, *error: object) -> None:
+        with self._files:
+            if kind and not self._status and self._answered is None:
+                os.kill(self._pid, signal.SIGKILL)
+            self._ours.close()
+            if self._answered is None:
+                os.waitpid(self._pid, 0)
+
+    def send(self, thing: Any) -> None:
+        """What `ask` returns there."""
+        with suppress(OSError):  # the child has ended, as the missing answer shows
+            self._ours.send(thing)
+
+    def fileno(self) -> int:
+        """To wait for several."""
+        return self._ours.fileno()
+
+    def has_ended(self, seconds: float) -> bool:
+        """Whether there is an answer; waits so long for it."""
+        while self._answered is None and self._ours.poll(seconds):
+            self._take()
+        if self._answered is None:
+            self._watched.look()
+        return self._answered is not None
+
+    def _take(self) -> None:
         try:
-            if request is not None:
-                _send(ours, (folder, *request))
-            returned, result = _received(ours, _Watched(said, shown, waiting))
-        except BaseException:
-            os.kill(child, signal.SIGKILL)
-            raise
-        finally:
-            ours.close()
-            _, status = os.waitpid(child, 0)
+            told = self._ours.recv()
+        except (EOFError, ConnectionResetError):
+            told = False, None
+        self._watched.look()
+        if isinstance(told, tuple):
+            self._ours.close()
+            _, self._status = os.waitpid(self._pid, 0)
+            self._answered = told
+        elif isinstance(told, str):
+            if told:
+                say_once(told)
+        elif self._hear:
+            self._hear(told)
+
+    def result(self) -> Any:
+        """What the function returned; or raises what it raised."""
+        returned, result = cast(tuple[bool, Any], self._answered)
         if returned:
-            return cast(T, result)
-        error = result or _died(status)
+            return result
+        error = result or _died(self._status)
         if isinstance(error, CannotPlanError):
-            said.seek(0)
-            error.details = error.details or ("" if shown else said.read())
+            self._said.seek(0)
+            error.details = error.details or ("" if self._shown else self._said.read())
         raise error
+
+
+_parent: list[Connection] = []  # in the child
+
+
+def tell(thing: Any) -> None:
+    """In the child: what the parent's `hear` gets; no string and no tuple."""
+    if _parent:
+        _parent[-1].send(thing)
+
+
+def ask(thing: Any) -> Any:
+    """In the child: reports it, and waits for what the parent sends."""
+    tell(thing)
+    return _parent[-1].recv()
 
 
 def _packed(function: Callable[[], Any]) -> tuple[Any, ...]:
@@ -114,11 +200,6 @@ def _packed(function: Callable[[], Any]) -> tuple[Any, ...]:
         )
     machine = enabled()
     return data, sys.argv, machine and machine.to_dict()
-
-
-def _send(connection: Connection, request: tuple[Any, ...]) -> None:
-    with suppress(OSError):  # the child has ended, as the missing answer shows
-        connection.send(request)
 
 
 def main(descriptor: int, output: int) -> None:
@@ -175,25 +256,6 @@ class _Watched:
             self.waiting = ""
 
 
-def _received(connection: Connection, watched: _Watched) -> tuple[bool, Any]:
-    """Whether the function returned, and its result; or its error, or None if the process died."""
-    try:
-        while not isinstance(answer := _next(connection, watched), tuple):
-            if answer:
-                say_once(answer)
-        return cast(tuple[bool, Any], answer)
-    except EOFError:
-        return False, None
-
-
-def _next(connection: Connection, watched: _Watched) -> Any:
-    while not connection.poll(LOOK):
-        watched.look()
-    answer = connection.recv()
-    watched.look()
-    return answer
-
-
 def _answer(
     function: Callable[[], Any], connection: Connection, said: TextIO, folder: str
 ) -> NoReturn:
@@ -206,6 +268,7 @@ def _answer(
         said.reconfigure(line_buffering=True)  # type: ignore[attr-defined]
         gc.freeze()  # the child need not collect the parent's objects
         connection.send(sandbox.enter(folder, {connection.fileno(), said.fileno(), 0, 1, 2}))
+        _parent.append(connection)
         torch.set_num_threads(1)  # the parent's threads are not here
         _hide_real_gpus()
         result: Any = True, function()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
@@ -28,7 +30,7 @@ from anydevice.plan.hollow.steps import FORWARD, STEP, UPDATE, WHOLE
 from anydevice.plan.hollow.values import Branches, reads_answered
 from anydevice.plan.hollow.watch import Enough, StepWatch
 from anydevice.plan.time.predict import Prediction, predict
-from anydevice.plan.time.work import Work
+from anydevice.plan.time.work import Exchange, Work
 from anydevice.text import size_text
 from anydevice.virtual import core
 from anydevice.virtual.machine import virtual_gpus
@@ -64,6 +66,8 @@ class HollowRun:
     step_samples: int | None = None  # in all batches of a step
     parts: list[tuple[Work, int]] = field(default_factory=list, repr=False)  # in place of `work`
     phases: list[Phase] = field(default_factory=list, repr=False)
+    tokens: int | None = None  # in the first batch, if that is of whole numbers
+    part: Any = field(default=None, repr=False)  # the rank that it played among others
     verdict: str = "yes"  # whether it fits: "maybe", if that depends on the context's size; "no"
 
     @property
@@ -112,6 +116,12 @@ class HollowRun:
         """The memory that is left; negative if it takes more than the GPU has."""
         return self.card.memory - self.device_bytes
 
+    @property
+    def exchanges(self) -> list[Exchange]:
+        """The collectives of the last step."""
+        works = [work for work, _ in self.parts] or ([self.work] if self.work else [])
+        return [entry for work in works for entry in work if isinstance(entry, Exchange)]
+
     def predicted(self, samples: int | None = None) -> Prediction | None:
         """How long a step takes; with `samples`, how many it trains on per second."""
         if self.parts:
@@ -138,19 +148,21 @@ def hollow_run(
     inference: bool = False,
     name: str = "the program",
     brief: bool = False,
+    around: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> HollowRun:
     """Calls the function on a hollow GPU until `steps` steps are done.
 
     >>> hollow_run(train, "t4").device_bytes  # doctest: +SKIP
 
     The GPU has the card's memory, or `memory`, less the context. DoesNotFitError if that is ever
-    too little. `brief`: without each block and the time.
+    too little. `brief`: without each block and the time. `around`: the context in which the
+    function is called; what it gives is the run's `part`.
     """
     kind = card(gpu)
     taken = context or Context.of(kind)
     running = _Running(function, kind, gpus, steps, taken, name, brief)
     running.assume_zeros, running.assume_true = assume_zeros, assume_true
-    running.inference = inference
+    running.inference, running.around = inference, around
     try:
         return running.on(kind.memory if memory is None else memory)
     except torch.OutOfMemoryError as error:
@@ -169,6 +181,8 @@ class _Running:
     assume_zeros: bool = False
     assume_true: float = SHARE
     inference: bool = False
+    around: Callable[[], AbstractContextManager[Any]] = nullcontext
+    part: Any = None
 
     def on(self, memory: int) -> HollowRun:
         """Runs on a card with this memory; OutOfMemoryError if that is ever too little."""
@@ -210,6 +224,8 @@ class _Running:
             step_samples=watch.step_samples,
             parts=watch.parts,
             phases=[] if self.brief else watch.phases,
+            part=self.part,
+            tokens=watch.tokens,
         )
         if not self.brief:
             check_rounding(run)
@@ -220,7 +236,12 @@ class _Running:
         branches = Branches(lambda: watch.steps.has_stepped, self.assume_zeros)
         notes = []
         try:
-            with watch.watching(), sparse(), reads_answered(branches, watch.sizes.known):
+            with (
+                watch.watching(),
+                sparse(),
+                reads_answered(branches, watch.sizes.known),
+                self.around() as self.part,
+            ):
                 self.function()
         except (Enough, KeyboardInterrupt, torch.OutOfMemoryError) as end:
             if not isinstance(end, Enough):

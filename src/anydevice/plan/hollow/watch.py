@@ -85,6 +85,7 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.sizes = sizes or AssumedSizes()
         self.compiled = Compiled()
         self.samples: int | None = None  # in the first batch that a network was given
+        self.tokens: int | None = None  # in that batch, if it is of whole numbers
         self._batches: list[tuple[int, int, bool]] = []  # event, size, whether it has gradients
         self._backwards: dict[int, int] = {}  # the events at which autograd's runs began, by id
         self._network: int | None = None  # id of the first network
@@ -279,6 +280,8 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._roots += 1
             if self.samples is None and (sizes := _batch_sizes(inputs)):
                 self.samples, self._network = sizes[0], id(root)
+                whole = [t for t in _tensors(inputs) if t.dim() > 1 and not t.is_floating_point()]
+                self.tokens = whole[0].numel() if whole else None
 
     # ---- each step ----
 

@@ -1,6 +1,7 @@
 """Changes to a trial that need less memory: each trains a copy of it on the current GPUs."""
 
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -21,6 +22,11 @@ from anydevice.train.trial import Trial
 
 HERE = torch.device("cuda", 0)  # on a hollow GPU, a copy takes no memory
 ENOUGH = 1 << 20  # steps; the plan ends the run long before
+
+
+def own_gpu() -> torch.device:
+    """The GPU of this rank."""
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
 
 
 def train(trial: Trial, parts: int = 1, share: int = 1) -> None:

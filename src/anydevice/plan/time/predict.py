@@ -3,14 +3,16 @@
 predict(recorder.step(-1), card("t4"), samples=128).sentence()
 """
 
+from __future__ import annotations
+
 from collections import defaultdict
 from dataclasses import dataclass, field
 from math import ceil, hypot
-from typing import Any
+from typing import Any, Protocol
 
 from anydevice.devices.catalogue import Card
 from anydevice.plan.time.rates import Rates, causes
-from anydevice.plan.time.work import Exchange, HostTime, Op, Product, Transfer, Wait, Work
+from anydevice.plan.time.work import Entry, Exchange, HostTime, Op, Product, Transfer, Wait, Work
 from anydevice.text import duration_text
 
 # Tiles that cuBLAS and cuDNN cut a product into, and the share of the rate that each keeps, since
@@ -48,6 +50,7 @@ class Prediction:
         calibrated: Whether rates measured on this machine were used.
         busy: Seconds in which the busiest GPU computes.
         by_op: Seconds of GPU time for each kind of op.
+        waits_for_ranks: The share that would go away if collectives of a cluster took no time.
     """
 
     card: str
@@ -61,6 +64,7 @@ class Prediction:
     calibrated: bool
     busy: float
     by_op: dict[str, float] = field(default_factory=dict, repr=False)
+    waits_for_ranks: float = 0.0
 
     @property
     def samples_per_second(self) -> float | None:
@@ -73,8 +77,12 @@ class Prediction:
         parts = [f"{expected} per step ({low} to {high})"]
         if rate := self.samples_per_second:
             parts.append(f"{rate:,.0f} samples/s" if rate > 10 else f"{rate:.1f} samples/s")
-        waits = (("launches", self.waits_for_launches), ("transfers", self.waits_for_transfers))
-        for what, share in (*waits, ("data", self.waits_for_data)):
+        waits: tuple[tuple[str, float], ...] = (
+            ("launches", self.waits_for_launches),
+            ("transfers", self.waits_for_transfers),
+        )
+        waits += (("data", self.waits_for_data), ("collectives", self.waits_for_ranks))
+        for what, share in waits:
             if share >= 0.05:
                 parts.append(f"{share:.0%} waiting for {what}")
         return ", ".join(parts)
@@ -82,8 +90,8 @@ class Prediction:
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
         names = ("card", "seconds", "low", "high", "samples", "samples_per_second", "busy")
-        waits = ("waits_for_launches", "waits_for_transfers", "waits_for_data", "calibrated")
-        return {name: getattr(self, name) for name in (*names, *waits)}
+        waits = ("waits_for_launches", "waits_for_transfers", "waits_for_data", "waits_for_ranks")
+        return {name: getattr(self, name) for name in (*names, *waits, "calibrated")}
 
 
 def predict(
@@ -95,6 +103,7 @@ def predict(
     gpus: int = 1,
     synchronised: bool = False,
     measured: dict[str, float] | None = None,
+    links: Links | None = None,
 ) -> Prediction:
     """The time that one step takes on a kind of GPU.
 
@@ -106,22 +115,23 @@ def predict(
         gpus: How many GPUs take part in its collectives.
         synchronised: The step stands between two waits for the GPU, instead of among many steps.
         measured: Rates to use in place of those that `anydevice plan --calibrate` saved.
+        links: What is between the ranks of a cluster.
     """
     rates = Rates(card, measured=measured)
     if data_seconds:
         work = Work([HostTime(data_seconds, "data"), *work])
-    whole = Simulation(rates, gpus)
+    whole = Simulation(rates, gpus, links)
     seconds = whole.seconds(work, synchronised)
 
     def at(side: str, cause: str) -> float:
         there = Rates(card, side, rates.measured, cause)
-        return Simulation(there, gpus).seconds(work, synchronised) - seconds
+        return Simulation(there, gpus, links).seconds(work, synchronised) - seconds
 
-    slower = {cause: max(0.0, at("slow", cause)) for cause in _causes(work)}
+    slower = {cause: max(0.0, at("slow", cause)) for cause in relevant_causes(work)}
     quicker = [at("quick", cause) for cause, more in slower.items() if more > MATTERS * seconds]
 
     def share(**free: bool) -> float:
-        without = Simulation(rates, gpus, **free).seconds(work, synchronised)
+        without = Simulation(rates, gpus, links, **free).seconds(work, synchronised)
         return max(0.0, 1 - without / seconds) if seconds else 0.0
 
     return Prediction(
@@ -133,6 +143,7 @@ def predict(
         waits_for_launches=share(free_launches=True),
         waits_for_transfers=share(free_transfers=True),
         waits_for_data=share(free_data=True),
+        waits_for_ranks=share(free_exchanges=True) if links else 0.0,
         calibrated=bool(rates.measured),
         busy=max(whole.busy.values(), default=0.0) / whole.rounds,
         by_op={name: spent / whole.rounds for name, spent in whole.by_op.items()},
@@ -146,8 +157,8 @@ def predict(
 # added as the sides of a right angle are.
 
 
-def _causes(work: Work) -> list[str]:
-    """Those that can matter to this work."""
+def relevant_causes(work: Work) -> list[str]:
+    """The causes of errors that can matter to this work."""
     kinds: set[type] = {type(entry) for entry in work}
     needs: dict[str, set[type]] = {
         "data": {HostTime},
@@ -177,6 +188,19 @@ def _causes(work: Work) -> list[str]:
 # all rates.
 
 
+class Links(Protocol):
+    """What is between the ranks of a cluster."""
+
+    def seconds(self, exchange: Exchange, rates: Rates) -> float:
+        """How long a collective takes, once all have come to it."""
+
+
+def _stream_of(collective: Exchange) -> int:
+    """Its stream: one for each group, and for what is sent to or received from a rank."""
+    between_two = collective.peer, collective.name if collective.peer >= 0 else ""
+    return -1 - hash((collective.group, *between_two)) % 10**9
+
+
 class Simulation:
     """A host that launches, and streams that run each kernel as soon as they can, in order."""
 
@@ -184,12 +208,15 @@ class Simulation:
         self,
         rates: Rates,
         gpus: int = 1,
+        links: Links | None = None,
         *,
         free_launches: bool = False,
         free_transfers: bool = False,
         free_data: bool = False,
+        free_exchanges: bool = False,
     ) -> None:
-        self.rates, self.gpus = rates, gpus
+        self.rates, self.gpus, self.links = rates, gpus, links
+        self.free_exchanges = free_exchanges
         self.free_launches = free_launches
         self.free_transfers = free_transfers
         self.free_data = free_data
@@ -205,31 +232,41 @@ class Simulation:
         """The time of one step: alone, or as one of many that overlap."""
         if synchronised:
             self._run(work)
-            return self._end() + self.rates["host_wait"]
+            return self.end + self.rates["host_wait"]
         self.rounds = 3
         self._run(work)
-        first = self._end()
+        first = self.end
         self._run(work)
         self._run(work)
-        return (self._end() - first) / 2
+        return (self.end - first) / 2
 
     def _run(self, work: Work) -> None:
+        self.begin(work)
+        for entry in work:
+            self.do(entry)
+
+    def begin(self, work: Work) -> None:
+        """The work's first entry comes next."""
         streams = {(op.device, op.stream) for op in work.ops}
         self.several = len(streams) > 1 or any(isinstance(e, Exchange) for e in work)
         self.sorted_lists: set[int] = set()
-        for entry in work:
-            if isinstance(entry, Op):
-                self._launch(entry)
-            elif isinstance(entry, Transfer):
-                self._transfer(entry)
-            elif isinstance(entry, Exchange):
-                self._exchange(entry)
-            elif isinstance(entry, Wait):
-                self._wait(entry.device)
-            elif not self.free_data:
-                self.host += entry.seconds * self.rates["host_speed"]
 
-    def _end(self) -> float:
+    def do(self, entry: Entry) -> None:
+        """One entry, after all before it."""
+        if isinstance(entry, Op):
+            self._launch(entry)
+        elif isinstance(entry, Transfer):
+            self._transfer(entry)
+        elif isinstance(entry, Exchange):
+            self._exchange(entry)
+        elif isinstance(entry, Wait):
+            self._wait(entry.device)
+        elif not self.free_data:
+            self.host += entry.seconds * self.rates["host_speed"]
+
+    @property
+    def end(self) -> float:
+        """When all that was done so far is over."""
         return max([self.host, *self.free_at.values()])
 
     def _launch(self, op: Op) -> None:
@@ -297,15 +334,36 @@ class Simulation:
         return (self.rates["nvlink"] or self.rates.card.link) * self.rates["between_gpus"]
 
     def _exchange(self, collective: Exchange) -> None:
-        """On a separate stream, as NCCL's."""
+        """On a separate stream for each group, as NCCL's; it begins after the current stream."""
         if not self.free_launches:
             self.host += self.rates["host_op"]
+        own = (collective.device, collective.stream)
+        self.hold(collective, self.free_at[own])
+        spent = self._exchange_time(collective)
+        queue = (collective.device, _stream_of(collective))
+        end = self._enqueue(queue, spent, collective.reads, collective.writes)
+        if collective.waits:
+            self.free_at[own] = max(self.free_at[own], end)
+
+    def ready(self, collective: Exchange) -> float:
+        """When this rank could begin it."""
+        queue = (collective.device, _stream_of(collective))
+        own = self.free_at[collective.device, collective.stream]
+        touched = (self.written_at.get(storage, 0.0) for storage in collective.reads)
+        return max([self.host, self.free_at[queue], own, *touched])
+
+    def hold(self, collective: Exchange, moment: float) -> None:
+        """It begins no sooner than this."""
+        queue = (collective.device, _stream_of(collective))
+        self.free_at[queue] = max(self.free_at[queue], moment)
+
+    def _exchange_time(self, collective: Exchange) -> float:
+        if self.links and collective.ranks:
+            return 0.0 if self.free_exchanges else self.links.seconds(collective, self.rates)
         passes = collective.bytes * (self.gpus - 1) / max(1, self.gpus)
-        spent = 0.0 if self.free_transfers else passes / self._between_gpus()
-        if spent:
-            spent += self.rates["transfer_start"]
-        queue = (collective.device, -1)
-        self._enqueue(queue, spent, collective.reads, collective.writes)
+        if self.free_transfers or not passes:
+            return 0.0
+        return passes / self._between_gpus() + self.rates["transfer_start"]
 
     def _wait(self, device: int) -> None:
         queues = [free for (index, _), free in self.free_at.items() if index == device]

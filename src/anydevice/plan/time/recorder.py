@@ -15,32 +15,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.multiprocessing import reductions
 from torch.utils import _python_dispatch as dispatch
 
 from anydevice.errors import UsageError
 from anydevice.plan.time import ops
-from anydevice.plan.time.work import Entry, Exchange, HostTime, Op, Transfer, Wait, Work
+from anydevice.plan.time.collectives import exchange_of
+from anydevice.plan.time.work import Entry, HostTime, Op, Transfer, Wait, Work
 from anydevice.virtual.events import HOST, Event, listening
 from anydevice.virtual.surface.recording import written_tensors
 
 Mode: Any = dispatch.TorchDispatchMode
-
-# Collectives by what each GPU's link carries, as a share of the larger tensor; NCCL's rings.
-COLLECTIVES = {
-    "allreduce_": 2.0,
-    "_allgather_base_": 1.0,
-    "allgather_": 1.0,
-    "allgather_into_tensor_coalesced_": 1.0,
-    "_reduce_scatter_base_": 1.0,
-    "reduce_scatter_": 1.0,
-    "reduce_scatter_tensor_coalesced_": 1.0,
-    "broadcast_": 1.0,
-    "alltoall_": 1.0,
-    "alltoall_base_": 1.0,
-    "all_reduce": 2.0,
-    "all_gather_into_tensor": 1.0,
-    "reduce_scatter_tensor": 1.0,
-}
+StorageWeakRef: Any = reductions.StorageWeakRef
 
 
 class WorkRecorder(Mode):  # type: ignore[misc]
@@ -52,6 +38,7 @@ class WorkRecorder(Mode):  # type: ignore[misc]
         self._marks: list[int] = [0]
         self._listening = ExitStack()
         self._stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 0)
+        self._seen: dict[int, Any] = {}
         self._touched: tuple[int, ...] = ()  # the storages of the current op's inputs
         self._moved = False  # whether the current op was a transfer
         self._loads = False  # whether the program fetches a batch just now
@@ -116,14 +103,14 @@ class WorkRecorder(Mode):  # type: ignore[misc]
         inputs = _tensors_in((*args, *kwargs.values()))
         if any(dispatch.is_traceable_wrapper_subclass(tensor) for tensor in inputs):
             return NotImplemented  # the ops inside come here next
-        self._touched = _storages(inputs)
+        self._touched = self._storages(inputs)
         self._moved, begin = False, thread_time()
         result = op(*args, **kwargs)
         seconds = thread_time() - begin
         outputs = _tensors_in((result,))
         here = next((t.device.index for t in (*outputs, *inputs) if t.is_cuda), None)
         if op.namespace in ("c10d", "_c10d_functional"):
-            self._exchange(op, here, inputs, outputs)
+            self._exchange(op, args, kwargs, result)
         elif here is None:
             if op.namespace == "aten" and not self._loads:
                 self._entries.append(HostTime(seconds, ops.name_of(op)))
@@ -137,7 +124,7 @@ class WorkRecorder(Mode):  # type: ignore[misc]
         """Adds what a copy wrote, which is known after the op."""
         last = self._entries[-1]
         if isinstance(last, Transfer):
-            self._entries[-1] = replace(last, writes=_storages(outputs))
+            self._entries[-1] = replace(last, writes=self._storages(outputs))
 
     def _op(
         self, op: Any, device: int, call: Any, inputs: list[Tensor], outputs: list[Tensor]
@@ -163,18 +150,30 @@ class WorkRecorder(Mode):  # type: ignore[misc]
             aligned=not products or ops.is_aligned(products, floats[0].element_size()),
             layout=ops.layout_bytes(products, floats, outputs),
             reads=self._touched,
-            writes=_storages((*outputs, *written)),
+            writes=self._storages((*outputs, *written)),
         )
 
-    def _exchange(
-        self, op: Any, device: int | None, inputs: list[Tensor], outputs: list[Tensor]
-    ) -> None:
-        share = COLLECTIVES.get(ops.name_of(op))
-        tensors = [t for t in (*inputs, *outputs) if t.is_cuda]
-        if share is not None and device is not None:
-            moved = share * max(map(ops.size, tensors))
-            name, touched = ops.name_of(op), _storages(tensors)
-            self._entries.append(Exchange(name, device, moved, touched, touched))
+    def _exchange(self, op: Any, args: Any, kwargs: Any, result: Any) -> None:
+        if (exchange := exchange_of(op, args, kwargs, result)) is None:
+            return
+        touched = self._storages(_tensors_in((*args, *kwargs.values(), result)))
+        stream = self._stream(exchange.device)
+        self._entries.append(replace(exchange, reads=touched, writes=touched, stream=stream))
+
+    def _storages(self, tensors: Iterable[Tensor]) -> tuple[int, ...]:
+        """Ids of the tensors' storages; only dense tensors have one.
+
+        Each is kept by a weak reference: what is freed leaves its id to no other.
+        """
+        found = {}
+        for tensor in tensors:
+            if tensor.layout == torch.strided:
+                storage = tensor.untyped_storage()
+                found[storage._cdata] = storage
+        for id_, storage in found.items():
+            if id_ not in self._seen:
+                self._seen[id_] = StorageWeakRef(storage)
+        return tuple(found)
 
     def hear(self, event: Event) -> None:
         """Notes a transfer, or that the host waits for a GPU."""
@@ -221,9 +220,3 @@ def _tensors_in(values: Iterable[Any]) -> list[Tensor]:
 
 def _tensors(values: list[Any]) -> bool:
     return all(isinstance(value, Tensor) for value in values)
-
-
-def _storages(tensors: Any) -> tuple[int, ...]:
-    """Ids of the tensors' storages; only dense tensors have one."""
-    dense = (tensor for tensor in tensors if tensor.layout == torch.strided)
-    return tuple({tensor.untyped_storage()._cdata for tensor in dense})

@@ -61,11 +61,17 @@ class Transfer:
 class Exchange:
     """A collective among GPUs: `bytes` pass through each GPU's link."""
 
-    name: str
+    name: str  # "all_reduce", "send" …
     device: int
     bytes: float
     reads: tuple[int, ...] = ()
     writes: tuple[int, ...] = ()
+    ranks: tuple[int, ...] = ()  # who takes part; empty if all GPUs of this process do
+    size: int = 0  # bytes of what is reduced or gathered as a whole
+    group: str = ""
+    peer: int = -1  # the other rank of a send or a recv
+    stream: int = 0  # the current one, after whose work it begins
+    waits: bool = False  # whether that stream waits for its end
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,6 +148,11 @@ def new_backend(
     group = c10d.ProcessGroup(store, rank, size)
     gloo = c10d.ProcessGroupGloo(_not_met_before(store, size, members), rank, size, options)
     gloo.set_timeout(timeout)
+    return backend_around(gloo, group, name)
+
+
+def backend_around(gloo: Any, group: Any, name: str) -> Any:
+    """The native backend of a group, which has this one for the CPU."""
     group._register_backend(torch.device("cpu"), c10d.ProcessGroup.BackendType.GLOO, gloo)
     torch.ops.anydevice.add_backend(group.boxed(), name)
     return group._get_backend(torch.device("cuda"))

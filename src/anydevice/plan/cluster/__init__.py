@@ -1,0 +1,1 @@
+"""One rank of many: worlds, networks, collectives' time."""
