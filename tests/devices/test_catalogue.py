@@ -9,6 +9,8 @@ from anydevice.tables import plain_text
 REQUIRED = [
     *("t4", "v100-16gb", "v100-32gb", "l4", "a10g", "l40s", "rtx-3060", "rtx-3090", "rtx-4090"),
     *("rtx-5090", "a100-40gb", "a100-80gb", "h100", "h200", "b200"),
+    *("rtx-4070-ti-super", "rtx-5070", "rtx-5070-ti", "rtx-5080", "rtx-pro-6000"),
+    *("h100-pcie", "h100-nvl", "h100-500w", "gb200", "mi300x", "mi325x"),
 ]
 SOURCED = {
     *("memory", "multiprocessors", "threads_per_multiprocessor", "l2_cache", "capability"),
@@ -26,9 +28,9 @@ def test_every_figure_is_plausible_and_has_a_source(kind: str) -> None:
     entry = cards()[kind]
     assert {name.strip() for names in entry.source for name in names.split(",")} == SOURCED
     assert all(entry.source.values())
-    assert 8 << 30 < entry.memory < 200 << 30
+    assert 8 << 30 < entry.memory <= 256 << 30
     assert entry.threads_per_multiprocessor in (1024, 1536, 2048)
-    assert 20 <= entry.multiprocessors <= 200
+    assert 20 <= entry.multiprocessors <= 304
     assert 1e11 < entry.link * 10 < entry.bandwidth * 10
     assert set(entry.peak) <= DTYPES
     assert entry.peak["float64"] <= entry.peak["float32"]
@@ -52,6 +54,7 @@ def test_rates_are_dense_ones(kind: str) -> None:
         *[("NVIDIA H200", "h200"), ("Tesla T4", "t4"), ("A100 80GB", "a100-80gb")],
         *[("NVIDIA GeForce RTX 3090", "rtx-3090"), ("NVIDIA A100-SXM4-40GB", "a100-40gb")],
         *[("4090", "rtx-4090"), ("h100-80gb", "h100"), ("NVIDIA H100", "h100")],
+        *[("h100-sxm", "h100"), ("H100 SXM5", "h100"), ("MI300X", "mi300x"), ("h200-sxm", "h200")],
     ],
 )
 def test_a_card_is_found_however_it_is_spelled(spelled: str, kind: str) -> None:

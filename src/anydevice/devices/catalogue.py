@@ -83,6 +83,10 @@ def _card(kind: str, entry: dict[str, Any]) -> Card:
 
 
 def _squeeze(name: str) -> str:
-    """The letters and digits that distinguish one GPU from another."""
-    words = re.findall(r"[a-z]+|\d+", re.sub(r"-?sxm\d?", "", name.lower()))
+    """The letters and digits that distinguish one GPU from another; SXM is what they are without.
+
+    >>> _squeeze("NVIDIA A100-SXM4-40GB") == _squeeze("a100-40gb")
+    True
+    """
+    words = re.findall(r"[a-z]+|\d+", re.sub(r"sxm\d?", "", name.lower()))
     return "".join(word for word in words if word not in ("nvidia", "geforce", "tesla"))

@@ -285,6 +285,7 @@ class Verdict:
             "steps": run.steps,
             "unit": run.unit,
             "notes": run.notes,
+            "attention": run.attention,
             "phases": [
                 dict(zip(("name", "count", "peak_bytes", "seconds"), phase, strict=True))
                 for phase in self.phases()

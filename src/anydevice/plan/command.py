@@ -47,6 +47,8 @@ Options:
                     and nonzero depends; 0.5 by default
   --assume-zeros    where the program branches on a value that it reads from the
                     GPU, take the branch for zero
+  --sdpa KERNEL     the kernel that attention takes where it can: flash, efficient,
+                    cudnn or math; by default PyTorch chooses, by card and tensors
   --context SIZE    the CUDA context's size, such as 500MiB, if it was measured: what
                     nvidia-smi shows beyond torch.cuda.memory_reserved()
   --cuda VERSION    the version of CUDA there, such as 11.3: before 11.7 the context
@@ -67,7 +69,7 @@ could not be planned.
 """
 VALUES = (
     *("--gpu", "--gpus", "--steps", "--batch-arg", "--assume-true", "--context", "--cuda"),
-    *("--report", "--snapshot", "--nodes", "--network", "--cost"),
+    *("--report", "--snapshot", "--sdpa", "--nodes", "--network", "--cost"),
 )
 FLAGS = ("--json", "--assume-zeros", "--inference", "--quiet", "--calibrate", "--rates")
 
@@ -85,6 +87,7 @@ class Options:
     num_gpus: int | None = None
     quiet: bool = False
     json: bool = False
+    sdpa: str | None = None
     context: str | None = None
     cuda: str | None = None
     report: str | None = None
@@ -126,6 +129,7 @@ def main(arguments: list[str]) -> NoReturn:
             cuda=options.cuda,
             assume_true=options.assume_true,
             inference=options.inference,
+            sdpa=options.sdpa,
             quiet=options.quiet,
             network=options.network,
             nodes=options.nodes,
@@ -228,7 +232,7 @@ def _set(options: Options, option: str, value: str) -> None:
         options.gpus.append(value)
     elif option == "--batch-arg":
         options.batch_arg = value.removesuffix("=")
-    elif option in ("--report", "--snapshot", "--context", "--cuda"):
+    elif option in ("--report", "--snapshot", "--context", "--cuda", "--sdpa"):
         setattr(options, option.removeprefix("--"), value)
     elif option == "--assume-true":
         options.assume_true = _share(value)

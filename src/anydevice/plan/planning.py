@@ -16,6 +16,7 @@ from anydevice.plan.cluster.planning import Cluster
 from anydevice.plan.cluster.rank import playing
 from anydevice.plan.cluster.world import World
 from anydevice.plan.context import Context, context_size, cuda_version
+from anydevice.plan.hollow.attention import kernel_name
 from anydevice.plan.hollow.failures import CannotPlanError
 from anydevice.plan.hollow.gpus import HollowGPUs
 from anydevice.plan.hollow.run import HollowRun
@@ -41,6 +42,7 @@ def plan(
     assume_zeros: bool = False,
     assume_true: float = SHARE,
     inference: bool = False,
+    sdpa: str | None = None,
     num_gpus: int | None = None,
     quiet: bool = True,
     remedies: bool | None = None,
@@ -76,6 +78,8 @@ def plan(
         quiet: Leave out what the function prints, except where it fails.
         inference: Count forward passes as steps. A function that never computes gradients is
             recognised without it.
+        sdpa: The kernel that attention takes where it can: "flash", "efficient", "cudnn" or
+            "math". By default PyTorch chooses, by card and tensors; the answer says which.
         remedies: Whether to try what would make a Trial need less memory: mixed precision,
             checkpointing, several GPUs and others. By default, where it does not fit.
         cards: How many GPUs those tries may use together.
@@ -124,6 +128,7 @@ def plan(
             assume_zeros=assume_zeros,
             assume_true=assume_true,
             inference=inference,
+            sdpa=kernel_name(sdpa) if sdpa else None,
             context=taken,
             count=num_gpus or 1,
             shown=not quiet and not verdicts,

@@ -30,6 +30,7 @@ class HollowGPUs:
     context: Context | None = None  # by default, as the card and the newest CUDA have it
     assume_true: float = SHARE
     inference: bool = False
+    sdpa: str | None = None  # the kernel that attention takes where it can
     shown: bool = False  # what the program prints
     around: Callable[[], AbstractContextManager[Any]] = nullcontext  # as hollow_run has it
     process: Callable[..., Any] = isolated  # how a function is called in another process
@@ -75,6 +76,7 @@ class HollowGPUs:
                 assume_zeros=self.assume_zeros,
                 assume_true=self.assume_true,
                 inference=self.inference,
+                sdpa=self.sdpa,
                 name=name,
                 brief=brief,
                 around=self.around,

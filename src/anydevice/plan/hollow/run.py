@@ -13,6 +13,7 @@ import torch
 from anydevice.devices.catalogue import Card, card
 from anydevice.errors import UsageError
 from anydevice.plan.context import Context
+from anydevice.plan.hollow.attention import preferred
 from anydevice.plan.hollow.blocks import WORKSPACE, Block, peak
 from anydevice.plan.hollow.compiled import COMPILED, EAGER_FLEX
 from anydevice.plan.hollow.failures import (
@@ -39,6 +40,10 @@ AMPLE = 1 << 50
 MOST_ROUNDING = 0.05  # of what is allocated
 ALLOCATED, RESERVED = "allocated_bytes.all.peak", "reserved_bytes.all.peak"
 REQUESTED = "requested_bytes.all.peak"
+ROCM = (
+    "The figures of an AMD card are those of PyTorch's allocator and the card's rates; what ROCm's "
+    "own libraries (hipBLAS, MIOpen) take for their work is not modelled."
+)
 
 
 @dataclass
@@ -68,6 +73,7 @@ class HollowRun:
     phases: list[Phase] = field(default_factory=list, repr=False)
     tokens: int | None = None  # in the first batch, if that is of whole numbers
     part: Any = field(default=None, repr=False)  # the rank that it played among others
+    attention: list[str] = field(default_factory=list)  # its kernels: "flash", "cudnn" …
     verdict: str = "yes"  # whether it fits: "maybe", if that depends on the context's size; "no"
 
     @property
@@ -146,6 +152,7 @@ def hollow_run(
     assume_zeros: bool = False,
     assume_true: float = SHARE,
     inference: bool = False,
+    sdpa: str | None = None,
     name: str = "the program",
     brief: bool = False,
     around: Callable[[], AbstractContextManager[Any]] = nullcontext,
@@ -162,7 +169,7 @@ def hollow_run(
     taken = context or Context.of(kind)
     running = _Running(function, kind, gpus, steps, taken, name, brief)
     running.assume_zeros, running.assume_true = assume_zeros, assume_true
-    running.inference, running.around = inference, around
+    running.inference, running.around, running.sdpa = inference, around, sdpa
     try:
         return running.on(kind.memory if memory is None else memory)
     except torch.OutOfMemoryError as error:
@@ -183,6 +190,7 @@ class _Running:
     inference: bool = False
     around: Callable[[], AbstractContextManager[Any]] = nullcontext
     part: Any = None
+    sdpa: str | None = None
 
     def on(self, memory: int) -> HollowRun:
         """Runs on a card with this memory; OutOfMemoryError if that is ever too little."""
@@ -196,7 +204,8 @@ class _Running:
                 inference=self.inference,
                 sizes=AssumedSizes(self.assume_true),
             )
-            notes = self._run(watch)
+            with preferred(self.sdpa):
+                notes = self._run(watch)
             stats = [torch.cuda.memory_stats(device) for device in range(self.gpus)]
             if _refusals(self.gpus) > watch.refused:
                 raise torch.OutOfMemoryError  # the program caught it
@@ -226,6 +235,7 @@ class _Running:
             phases=[] if self.brief else watch.phases,
             part=self.part,
             tokens=watch.tokens,
+            attention=list(watch.attention.taken),
         )
         if not self.brief:
             check_rounding(run)
@@ -292,6 +302,10 @@ class _Running:
             notes.append(COMPILED)
         if watch.compiled.eager_flex and not watch.compiled.used:
             notes.append(EAGER_FLEX)
+        if said := watch.attention.note(self.sdpa):
+            notes.append(said)
+        if self.card.name.startswith("AMD"):
+            notes.append(ROCM)
         if watch.emulated:
             notes.append(
                 f"bf16: the {self.card.name} has no bf16 units, so its products run at the rate of "

@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 from anydevice.devices.catalogue import Card
 from anydevice.frames import own_line
 from anydevice.plan.hollow import blocks, workspaces
+from anydevice.plan.hollow.attention import Attention
 from anydevice.plan.hollow.blocks import Ledger
 from anydevice.plan.hollow.compiled import Compiled
 from anydevice.plan.hollow.phases import Phase, passes, turns
@@ -84,6 +85,7 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.ledger = Ledger(self._birth)
         self.sizes = sizes or AssumedSizes()
         self.compiled = Compiled()
+        self.attention = Attention()
         self.samples: int | None = None  # in the first batch that a network was given
         self.tokens: int | None = None  # in that batch, if it is of whole numbers
         self._batches: list[tuple[int, int, bool]] = []  # event, size, whether it has gradients
@@ -142,8 +144,9 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._reads_gpu = any(isinstance(a, Tensor) and a.is_cuda for a in args)
         if not self.steps.marks[STEP] and self._reads_gpu:
             self._look_for_updates(op, args)
-        result = self._run(op, types, args, kwargs)
         packet = op._overloadpacket
+        self.attention.see(packet)
+        result = self._run(op, types, args, kwargs)
         if packet in workspaces.PRODUCTS:
             self._take_cublas(result)
         elif packet in workspaces.GROUPS:
