@@ -39,7 +39,8 @@ def taken(function, gpu="h100", **options):
 
 
 def test_by_default_pytorch_chooses_by_card():
-    assert taken(attend) == (["cudnn"], "Attention takes the cuDNN kernel (--sdpa chooses another).")
+    said = "Attention takes the cuDNN kernel (--sdpa chooses another)."
+    assert taken(attend) == (["cudnn"], said)
     assert taken(attend, "a100-80gb")[0] == ["flash"]
     assert taken(attend, "t4")[0] == ["math"]
 
