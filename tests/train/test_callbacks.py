@@ -3,10 +3,14 @@
 import copy
 import csv
 import json
+import re
+import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 from rich.console import Console
+from rich.text import Text
 from torch import nn
 from torch.optim.lr_scheduler import ExponentialLR, LambdaLR, ReduceLROnPlateau
 
@@ -22,6 +26,7 @@ from anydevice.train.callbacks import (
     Progress,
     Schedule,
     TensorBoard,
+    progress,
 )
 from anydevice.train.trial import Trial
 from anydevice.virtual import events
@@ -37,7 +42,7 @@ def test_a_line_an_epoch_says_what_was_measured(network, data, capsys):
     trial = Trial(network, "adam", "cross_entropy", metrics=["loss"]).with_generators(data)
     trial.run(2)
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split("  ")[0] for line in lines] == ["epoch 1", "epoch 2"]
+    assert [line.split("  ")[0] for line in lines] == ["epoch 1/2", "epoch 2/2"]
     assert f"loss {trial.history[1]['loss']:.4g}" in lines[1]
 
 
@@ -47,9 +52,65 @@ def test_a_terminal_shows_a_bar_that_goes_away(network, data, tmp_path):
         trained(network, data, Progress(console), epochs=1)
         page.seek(0)
         shown = page.read()
-    assert "epoch 1" in shown
-    assert "2/2" in shown or "0/2" in shown
+    assert "epoch 1/1" in shown
+    assert "0/2" in shown
     assert shown.rstrip().endswith("\x1b[2K")
+
+
+def test_the_bar_says_loss_speed_and_the_time_that_is_left(network, data, tmp_path, monkeypatch):
+    monkeypatch.setattr(progress, "BETWEEN", 0.0)
+    with (tmp_path / "page").open("w+") as page:
+        console = Console(file=page, force_terminal=True, width=100)
+        trained(network, data, Progress(console), epochs=2)
+        page.seek(0)
+        shown = Text.from_ansi(page.read()).plain
+    line = re.search(r"epoch 2/2 ━{10} {10} 1/2 loss ([\d.]+) it/s [\d.]+ eta 0:00", shown)
+    assert line
+    assert 0 < float(line[1]) < 10
+
+
+def test_the_time_that_is_left_is_that_of_all_epochs():
+    assert progress.clock(25) == "0:25"
+    assert progress.clock(3725) == "1:02:05"
+    trial = SimpleNamespace(epochs=10, epoch=2, history=[{"seconds": 3.0}])
+    shown = Progress()
+    shown._total = 40
+    assert shown._left(trial, 27, 13.0) == 1.0 + 7 * 3.0
+
+
+def test_a_notebook_gets_one_output_that_changes(network, data, monkeypatch):
+    shown = []
+
+    class Handle:
+        def update(self, data, raw):
+            shown.append(data["text/plain"])
+
+    fake = SimpleNamespace(display=lambda *_, **__: Handle())
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(display=fake))
+    monkeypatch.setitem(sys.modules, "IPython.display", fake)
+    monkeypatch.setattr(progress, "BETWEEN", 0.0)
+    trained(network, data, Progress(Console(force_jupyter=True)), epochs=1)
+    assert shown[0].startswith("epoch 1/1")
+    assert "loss" in shown[1]
+    assert shown[-1] == ""
+
+
+def test_the_bars_loss_does_not_wait_for_the_gpu(virtual_gpu, network, data, tmp_path, monkeypatch):
+    monkeypatch.setattr(progress, "BETWEEN", 0.0)
+    heard, losses = [], []
+
+    class Sees(Callback):
+        def on_step(self, trial):
+            losses.append(shown._glimpse.loss)
+
+    with (tmp_path / "page").open("w") as page:
+        shown = Progress(Console(file=page, force_terminal=True))
+        trial = Trial(network, "sgd", "cross_entropy", metrics=[], callbacks=[shown, Sees()])
+        trial.to("cuda").with_generators(data, batch_size=10).run(1, verbose=False)
+        with events.listening(heard.append):
+            trial.run(2, verbose=False)
+    assert losses[-1] is not None
+    assert sum(event.kind == "synchronise" for event in heard) == 1  # the record's
 
 
 def test_a_bar_does_without_a_length(network, data, tmp_path):

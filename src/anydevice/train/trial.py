@@ -109,6 +109,7 @@ class Trial:
         self.precision = precision_of("fp32", _home(network))
         self.sets = Sets(_home(network))
         self.stopped = False
+        self.epochs = 0  # that the run under way, or the last one, goes to
         self.keeper: Keeper | None = None  # of checkpoints
         self.ranks: Ranks | None = None  # those that train together, once they have met
         self._strategy: Strategy | None = None  # how they do
@@ -309,7 +310,7 @@ class Trial:
             raise UsageError(f"expected a whole number of epochs, got {epochs!r}.")
         if in_its_place := instead.get():
             return in_its_place(self, epochs)
-        job = self.job
+        job, self.epochs = self.job, epochs
         with ExitStack() as stack:
             watch = stack.enter_context(self._together())
             stack.enter_context(self.settings())
