@@ -94,7 +94,7 @@ class Progress(Callback):
         return [bar(done / max(self._total, 1)), f"{done}/{self._total}"]
 
     def _left(self, trial: "Trial", done: int, rate: float) -> float | None:
-        """Seconds until the run ends: the rest of this epoch, and the epochs after it."""
+        """Seconds until the run ends: in this epoch, and in the epochs after it."""
         if self._total is None:
             return None
         after = trial.epochs - trial.epoch - 1
@@ -173,7 +173,7 @@ class _InNotebook(_Drawn):
 
 
 def bar(share: float) -> str:
-    """So much of a bar, with spaces for the rest: `bar(0.125) == "━━╸" + 17 * " "`."""
+    """So much of a bar, with spaces for what is left: `bar(0.125) == "━━╸" + 17 * " "`."""
     halves = round(2 * BAR * min(max(share, 0.0), 1.0))
     return ("━" * (halves // 2) + "╸" * (halves % 2)).ljust(BAR)
 
