@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from anydevice.sweep.sample import uniform as uniform
     from anydevice.sweep.sweep import Sweep as Sweep
     from anydevice.train import callbacks as callbacks
+    from anydevice.train.summary import summary as summary
     from anydevice.train.trial import Trial as Trial
     from anydevice.virtual.machine import virtual_gpus as virtual_gpus
 
@@ -67,6 +68,7 @@ _HOME = {
     "log_uniform": "sweep.sample",
     "report": "sweep.page.page",
     "sample": "sweep.sample",
+    "summary": "train.summary",
     "uniform": "sweep.sample",
     "virtual_gpus": "virtual.machine",
 }

@@ -8,10 +8,21 @@ import torch
 from torch import nn
 
 import anydevice as ad
-from anydevice.train import history, trial
+from anydevice.train import history, questions, summary, trial
 from anydevice.train.callbacks import callback, guard, progress, records, schedule, watching
 
-MODULES = [trial, history, callback, guard, progress, records, schedule, watching]
+MODULES = [
+    trial,
+    questions,
+    summary,
+    history,
+    callback,
+    guard,
+    progress,
+    records,
+    schedule,
+    watching,
+]
 
 
 class Module(nn.Module):

@@ -40,6 +40,7 @@ from anydevice.train.loop import Job, as_it_was
 from anydevice.train.metrics import Metrics
 from anydevice.train.options import KEEP, Options, determinism
 from anydevice.train.precision import precision_of
+from anydevice.train.questions import Questions
 from anydevice.train.ranks import Ranks, own_device, together
 from anydevice.train.recipes import Loss, OptimizerLike, loss_of, optimizer_of
 
@@ -49,7 +50,7 @@ SETS = ("train", "val", "test")
 instead: ContextVar[Callable[["Trial", int], History] | None] = ContextVar("instead", default=None)
 
 
-class Trial:
+class Trial(Questions):
     """A training run.
 
     Args:

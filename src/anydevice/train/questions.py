@@ -1,0 +1,111 @@
+"""What a trial can be asked besides its metrics: what it consists of."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+from torch.nn.parameter import is_lazy
+
+from anydevice.errors import UsageError, names_checked
+from anydevice.text import counted
+from anydevice.train.data.random_state import random_state, set_random_state
+from anydevice.train.forward import answer, forward_of
+from anydevice.train.job import first_batch
+
+if TYPE_CHECKING:
+    from anydevice.train.summary import Summary
+    from anydevice.train.trial import Trial
+
+
+class Questions:
+    """The part of a `Trial` that answers about it and leaves it as it is."""
+
+    @names_checked
+    def summary(self, example: Any = None, *, depth: int = 3) -> "Summary":
+        """What the network consists of: layers, shapes, parameters, FLOPs, memory, devices.
+
+        Nothing is computed, and the trial stays as it is. The memory has the optimizer's state.
+
+        Args:
+            example: A batch; without it, the first of the training data, if there are any.
+            depth: How deep the table goes into modules of modules.
+
+        Returns:
+            The summary; print it, or read its attributes.
+
+        Raises:
+            UsageError: If the depth is below 1, the network is sharded, or its shapes depend on
+                values.
+
+        Example:
+            >>> trial.summary(x).parameters
+            15
+        """
+        from anydevice.train.summary import summarised
+
+        trial = cast("Trial", self)
+        if trial.is_sharded:
+            raise UsageError(
+                "expected a whole network for a summary, got one that is sharded: ask for it "
+                "before the run."
+            )
+        if example is None and "train" in trial.sets.given:
+            _refuse_spent_by_looking(trial.train_data)
+            with untouched(trial):
+                example = first_batch(trial)
+        step = None if trial.recipe.has_own_steps else trial.recipe.step
+        return summarised(
+            trial.network,
+            example,
+            depth=depth,
+            optimizer=trial._optimizer,
+            call=forward_of(None, step) if step else answer,
+            autocast=trial.precision.autocast,
+            about=repr(trial),
+        )
+
+    def __repr__(self) -> str:
+        """A short form: network, parameters, optimizer, loss, device, and how far it is."""
+        trial = cast("Trial", self)
+        count = sum(p.numel() for p in trial.network.parameters() if not is_lazy(p))
+        optimizer, loss = trial._optimizer, trial.recipe.loss
+        precision = trial.precision.name
+        parts = [
+            f"{type(trial.network).__name__} with {counted(count, 'parameter')}",
+            *([_name_of(optimizer)] if optimizer is not None else []),
+            *([_name_of(loss)] if loss is not None else []),
+            f"{trial.device}" + (f" in {precision}" if precision != "fp32" else ""),
+            counted(trial.epoch, "epoch"),
+        ]
+        if trial.history:
+            last = trial.history[-1]
+            shown = [n for n in ("loss", "accuracy", "val_loss", "val_accuracy") if n in last]
+            parts += [f"{name} {last[name]:.4g}" for name in shown]
+        return f"Trial({', '.join(parts)})"
+
+
+@contextmanager
+def untouched(trial: "Trial") -> Iterator[None]:
+    """What is drawn at random inside the block is drawn again after it."""
+    random, sets = random_state(trial.device, trial.train_data), trial.sets
+    seed, epoch = sets.seed, sets.epoch
+    try:
+        yield
+    finally:
+        sets.seed, sets.epoch = seed, epoch
+        set_random_state(random, trial.device, trial.train_data)
+
+
+def _refuse_spent_by_looking(data: Any) -> None:
+    if isinstance(data, Iterator):
+        raise UsageError(
+            f"expected training data that can be looked at twice, got a {type(data).__name__}: "
+            "give an example batch."
+        )
+
+
+def _name_of(given: Any) -> str:
+    """An optimizer or a loss by its name."""
+    if isinstance(given, str):
+        return given
+    return str(getattr(given, "__name__", type(given).__name__))
