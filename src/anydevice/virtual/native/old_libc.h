@@ -27,6 +27,8 @@ __asm__(
 
 #include <sys/stat.h>
 
+#include <string>
+
 #define ANYDEVICE_OURS __attribute__((weak, visibility("hidden")))
 
 extern "C" {
@@ -41,6 +43,15 @@ ANYDEVICE_OURS int fstat(int descriptor, struct stat* result) noexcept {
 }
 
 }  // extern "C"
+
+// std::stringbuf::str() of C++20, as that of C++11: the headers of torch 2.11 call it.
+std::string str_of_cpp11(const void* buffer) __asm__(
+    "_ZNKSt7__cxx1115basic_stringbufIcSt11char_traitsIcESaIcEE3strEv");
+
+std::string str_of_cpp20(const void* buffer) __asm__(
+    "_ZNKRSt7__cxx1115basic_stringbufIcSt11char_traitsIcESaIcEE3strEv");
+
+ANYDEVICE_OURS std::string str_of_cpp20(const void* buffer) { return str_of_cpp11(buffer); }
 
 #undef ANYDEVICE_OURS
 

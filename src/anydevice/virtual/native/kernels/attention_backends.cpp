@@ -61,7 +61,7 @@ Tensor debug_mask(const Tensor& query, const Tensor& key, bool causal, double sc
     scores.masked_fill_(at::ones({queries, keys}, at::kBool).triu(keys - queries + 1),
                         -std::numeric_limits<double>::infinity());
   }
-  const auto weights = scores.softmax(-1).to(query.scalar_type());
+  const auto weights = scores.softmax(-1);
   const auto signs = at::where(dropout_factors(weights, drawn) > 0, 1.0, -1.0);
   const auto missing = [](int64_t size) { return (128 - size % 128) % 128; };
   return at::constant_pad_nd((weights * signs).to(query.scalar_type()),
