@@ -22,6 +22,7 @@ IS_SAID = {
     "sweep": "12 runs done",
     "gpt": "training on Tesla T4",
     "fsdp2": "the loaded model has the same loss: True",
+    "llama3": "rank 1: peak memory",
 }
 
 

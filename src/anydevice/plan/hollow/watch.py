@@ -57,6 +57,8 @@ from anydevice.virtual.events import Event, listening
 # (workspaces.py).
 
 
+FAKE = torch._C._TorchDispatchModeKey.FAKE
+SENDS = (torch.ops.c10d.send.default, torch.ops.c10d.recv_.default)
 DATA_PARALLEL = "torch.nn.parallel.data_parallel"  # whose name is a function's in torch.nn.parallel
 
 
@@ -113,6 +115,7 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._leaves: set[int] = set()  # storages of what gradients are computed for
         self._lazy: set[int] = set()  # modules whose parameters have no shape yet
         self._given: set[int] = set()  # ids of what optimizers were made for
+        self.pipelined = False  # whether ranks send to each other, as a pipeline's stages do
         self._in_optimizer = False
         self._reads_gpu = False
         self._workspace = False
@@ -132,6 +135,8 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, op: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        if torch._C._get_dispatch_mode(FAKE) is not None:
+            return op(*args, **kwargs)  # DTensor asks for shapes alone, once for each op
         if isinstance(op, HigherOrderOperator):
             return self.compiled.run(op, self, args, kwargs)
         if not self.steps.has_stepped:
@@ -142,7 +147,8 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if (run := torch._C._current_graph_task_id()) != -1:
             self._backwards.setdefault(run, self.ledger.events)
         self._reads_gpu = any(isinstance(a, Tensor) and a.is_cuda for a in args)
-        if not self.steps.marks[STEP] and self._reads_gpu:
+        by_hand = not (self.pipelined and self.steps.optimizers)  # whose stages receive into leaves
+        if not self.steps.marks[STEP] and self._reads_gpu and by_hand:
             self._look_for_updates(op, args)
         packet = op._overloadpacket
         self.attention.see(packet)
@@ -154,6 +160,7 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _run(self, op: Any, types: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+        self.pipelined = self.pipelined or op in SENDS
         result = self.sizes.answer(op, args, kwargs)
         if result is not NotImplemented:
             return result
@@ -317,7 +324,7 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """A backward pass is done."""
         self.steps.mark(BACKWARD)
         self._record()
-        if passes := self.steps.accumulates:
+        if not self.pipelined and (passes := self.steps.accumulates):
             self.repeats = passes
             raise Enough
         self._end_if_enough()

@@ -1,0 +1,370 @@
+"""Llama 3 in plain PyTorch: sharded, tensor parallel and in a pipeline, as its arguments say.
+
+  anydevice run --gpus 2 torchrun --nproc-per-node 2 examples/llama3.py
+  anydevice plan --nodes 16 --gpus 8 --gpu h100-sxm torchrun examples/llama3.py --model 8b
+
+The first trains a toy on two virtual GPUs; the second says what 8B takes on 128 H100, and how long
+a step is. --tp splits each layer over GPUs, --pp the layers, --replicate the shards' groups (HSDP);
+what is left of the world shards the weights (FSDP2). --checkpoint keeps fewer activations.
+"""
+
+import argparse
+import os
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.pipelining import PipelineStage, schedules
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    loss_parallel,
+    parallelize_module,
+)
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
+
+aten = torch.ops.aten
+COSTLY = {  # what selective checkpointing keeps, besides every second product
+    aten._scaled_dot_product_flash_attention.default,
+    aten._scaled_dot_product_efficient_attention.default,
+    aten._scaled_dot_product_cudnn_attention.default,
+    torch.ops._c10d_functional.reduce_scatter_tensor.default,
+}
+
+
+@dataclass(frozen=True)
+class Size:
+    """The sizes that Meta published; the toy's are ours."""
+
+    width: int
+    layers: int
+    heads: int
+    groups: int = 8  # of keys and values
+    scale: float = 1.3  # of the feed-forward layers
+    words: int = 128256
+    multiple: int = 1024
+
+    @property
+    def hidden(self) -> int:
+        """The width of the feed-forward layers."""
+        wanted = int(self.scale * int(2 * 4 * self.width / 3))
+        return self.multiple * -(-wanted // self.multiple)
+
+
+SIZES = {
+    "toy": Size(64, 4, 8, groups=4, words=256, multiple=32),
+    "8b": Size(4096, 32, 32),
+    "70b": Size(8192, 80, 64, multiple=4096),
+    "405b": Size(16384, 126, 128, scale=1.2, multiple=4096),
+}
+
+
+# ---- the model ----
+
+
+def rotations(head: int, length: int, device: torch.device) -> Tensor:
+    """The angles' cosines and sines by position, as complex numbers in pairs."""
+    rates = 500000.0 ** (-torch.arange(0, head, 2, device=device).float() / head)
+    angles = torch.outer(torch.arange(length, device=device).float(), rates)
+    return torch.stack((angles.cos(), angles.sin()), dim=-1)
+
+
+def rotated(x: Tensor, turns: Tensor) -> Tensor:
+    """Queries or keys, turned by their positions."""
+    even, odd = x.float().unflatten(-1, (-1, 2)).unbind(-1)
+    cos, sin = turns[: x.size(1), None].unbind(-1)
+    return torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1).flatten(-2).type_as(x)
+
+
+class Attention(nn.Module):
+    """Causal attention; several heads share keys and values."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.head = size.width // size.heads
+        self.wq = nn.Linear(size.width, size.heads * self.head, bias=False)
+        self.wk = nn.Linear(size.width, size.groups * self.head, bias=False)
+        self.wv = nn.Linear(size.width, size.groups * self.head, bias=False)
+        self.wo = nn.Linear(size.heads * self.head, size.width, bias=False)
+
+    def forward(self, x: Tensor, turns: Tensor) -> Tensor:
+        """(batch, length, width) to the same."""
+        q, k, v = (w(x).unflatten(-1, (-1, self.head)) for w in (self.wq, self.wk, self.wv))
+        q, k = rotated(q, turns), rotated(k, turns)
+        k, v = (each.repeat_interleave(q.size(2) // k.size(2), dim=2) for each in (k, v))
+        q, k, v = (each.transpose(1, 2) for each in (q, k, v))
+        heads = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.wo(heads.transpose(1, 2).flatten(2))
+
+
+class FeedForward(nn.Module):
+    """Two layers, the first of them gated."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.w1 = nn.Linear(size.width, size.hidden, bias=False)
+        self.w2 = nn.Linear(size.hidden, size.width, bias=False)
+        self.w3 = nn.Linear(size.width, size.hidden, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, length, width) to the same."""
+        return self.w2(F.silu(self.w1(x)) * self.w3(x))
+
+
+class Block(nn.Module):
+    """Attention and a feed-forward layer, each added to what it is given."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(size.width, eps=1e-5)
+        self.attention = Attention(size)
+        self.ffn_norm = nn.RMSNorm(size.width, eps=1e-5)
+        self.ffn = FeedForward(size)
+
+    def forward(self, x: Tensor, turns: Tensor) -> Tensor:
+        """(batch, length, width) to the same."""
+        x = x + self.attention(self.attention_norm(x), turns)
+        return x + self.ffn(self.ffn_norm(x))
+
+
+class Llama(nn.Module):
+    """Llama 3, or one stage of it: the first has the embedding, the last the output."""
+
+    def __init__(self, size: Size, length: int, layers: range, last: int) -> None:
+        super().__init__()
+        self.size, self.length = size, length
+        self.words = nn.Embedding(size.words, size.width) if 0 in layers else None
+        self.blocks = nn.ModuleDict({str(n): Block(size) for n in layers})
+        self.norm = nn.RMSNorm(size.width, eps=1e-5) if last in layers else None
+        self.output = nn.Linear(size.width, size.words, bias=False) if last in layers else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Words to scores; between stages, (batch, length, width)."""
+        x = self.words(x) if self.words else x
+        for block in self.blocks.values():
+            x = block(x, self.turns)
+        x = self.norm(x) if self.norm else x
+        return self.output(x) if self.output else x
+
+    def materialise(self, device: torch.device) -> None:
+        """Memory and first values for what was made on the meta device."""
+        self.to_empty(device=device)
+        self.turns = rotations(self.size.width // self.size.heads, self.length, device)
+        for name, weight in self.named_parameters():
+            if "norm" in name:
+                nn.init.ones_(weight)
+            else:
+                nn.init.trunc_normal_(weight, std=0.02)
+
+
+# ---- parallel and sharded ----
+
+
+def split_layers(model: Llama, mesh: DeviceMesh) -> None:
+    """Tensor and sequence parallel: each GPU has some heads and some of the hidden width."""
+    rows = {"output_layouts": Shard(1)}
+    if model.words:
+        split = RowwiseParallel(input_layouts=Replicate(), **rows)
+        parallelize_module(model, mesh, {"words": split})
+    if model.output:
+        whole = ColwiseParallel(
+            input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False
+        )
+        parallelize_module(model, mesh, {"norm": SequenceParallel(), "output": whole})
+    for block in model.blocks.values():
+        gather = {"desired_input_layouts": (Replicate(), None)}
+        plan = {
+            "attention_norm": SequenceParallel(),
+            "attention": PrepareModuleInput(input_layouts=(Shard(1), None), **gather),
+            "attention.wo": RowwiseParallel(**rows),
+            "ffn_norm": SequenceParallel(),
+            "ffn": PrepareModuleInput(
+                input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)
+            ),
+            "ffn.w2": RowwiseParallel(**rows),
+        }
+        columns = ("attention.wq", "attention.wk", "attention.wv", "ffn.w1", "ffn.w3")
+        plan |= {name: ColwiseParallel() for name in columns}
+        parallelize_module(block, mesh, plan)
+
+
+def selective() -> tuple:
+    """Keeps every second product and what is costly; all else is computed again."""
+    products = {False: 0, True: 0}
+
+    def policy(context, op, *arguments: object, **options: object) -> CheckpointPolicy:
+        if op is aten.mm.default:
+            products[context.is_recompute] += 1
+            kept = products[context.is_recompute] % 2
+        else:
+            kept = op in COSTLY
+        return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(policy)
+
+
+def keep_less(model: Llama, how: str) -> None:
+    """Activation checkpointing of each block."""
+    options = {"use_reentrant": False}
+    if how == "selective":
+        options["context_fn"] = selective
+    for block in model.blocks.values():
+        block.forward = partial(checkpoint, block.forward, **options)
+
+
+def shard(model: Llama, mesh: DeviceMesh) -> None:
+    """FSDP2 in bfloat16, or HSDP on a mesh of two dimensions: block by block."""
+    policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, output_dtype=torch.bfloat16)
+    for block in model.blocks.values():
+        fully_shard(block, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
+
+
+def stage_of(options: argparse.Namespace, number: int, stages: int, mesh: DeviceMesh) -> Llama:
+    """The stage's layers, on the meta device until they are sharded."""
+    size = SIZES[options.model]
+    ends = [round(size.layers * n / stages) for n in range(stages + 1)]
+    layers = [range(*span) for span in pairwise(ends)][number]
+    with torch.device("meta"):
+        model = Llama(size, options.length, layers, size.layers - 1)
+    if options.tp > 1:
+        split_layers(model, mesh["tp"])
+    if options.checkpoint != "none":
+        keep_less(model, options.checkpoint)
+    shard(model, mesh["replicate", "shard"] if options.replicate > 1 else mesh["shard"])
+    model.materialise(torch.device("cuda", torch.cuda.current_device()))
+    return model.train()
+
+
+# ---- training ----
+
+
+def loss_of(scores: Tensor, words: Tensor) -> Tensor:
+    """The mean loss of saying each next word."""
+    return F.cross_entropy(scores.flatten(0, 1).float(), words.flatten())
+
+
+def batches(options: argparse.Namespace, part: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Texts that count on from a random word, others on each part of the data."""
+    generator = torch.Generator().manual_seed(part)
+    words = SIZES[options.model].words
+    while True:
+        starts = torch.randint(words, (options.batch, 1), generator=generator)
+        text = (starts + torch.arange(options.length + 1)) % words
+        yield text[:, :-1].cuda(), text[:, 1:].cuda()
+
+
+class Pipeline:
+    """The stages of this rank, and the schedule by which micro-batches pass through them."""
+
+    def __init__(self, options: argparse.Namespace, mesh: DeviceMesh) -> None:
+        group, here = mesh["pp"].get_group(), mesh["pp"].get_local_rank()
+        kind = schedules.get_schedule_class(options.schedule)
+        several = issubclass(kind, schedules.PipelineScheduleMulti)
+        stages = options.pp * (options.virtual if several else 1)
+        mine = range(here, stages, options.pp)
+        if options.schedule == "ZBVZeroBubble":  # goes down one side of a V and up the other
+            mine = (here, stages - 1 - here)
+        self.models = [stage_of(options, number, stages, mesh) for number in mine]
+        device = torch.device("cuda", torch.cuda.current_device())
+        parts = [
+            PipelineStage(model, number, stages, device, group=group)
+            for model, number in zip(self.models, mine, strict=True)
+        ]
+        self.first, self.last = 0 in mine, stages - 1 in mine
+        given = parts if several else parts[0]
+        self.schedule = kind(given, options.microbatches, loss_fn=loss_of)
+
+    def step(self, text: Tensor, words: Tensor) -> Tensor | None:
+        """Forward and backward; the loss on the last stage."""
+        losses: list[Tensor] = []
+        inputs = (text,) if self.first else ()
+        target = words if self.last else None
+        self.schedule.step(*inputs, target=target, losses=losses if self.last else None)
+        return torch.stack(losses).mean() if losses else None
+
+
+class Whole:
+    """The whole model on each rank, or its shards."""
+
+    first = last = True
+
+    def __init__(self, options: argparse.Namespace, mesh: DeviceMesh) -> None:
+        self.models = [stage_of(options, 0, 1, mesh)]
+
+    def step(self, text: Tensor, words: Tensor) -> Tensor:
+        """Forward and backward; the loss."""
+        loss = loss_of(self.models[0](text), words)
+        loss.backward()
+        return loss.detach()
+
+
+def arguments() -> argparse.Namespace:
+    """What the command asks for."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", choices=SIZES, default="toy")
+    parser.add_argument("--batch", type=int, help="of each part of the data")
+    parser.add_argument("--length", type=int, help="of a text, in words")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--lr", type=float, default=3e-3)
+    parser.add_argument("--tp", type=int, default=1)
+    parser.add_argument("--pp", type=int, default=1)
+    parser.add_argument("--replicate", type=int, default=1)
+    parser.add_argument("--schedule", default="1F1B")
+    parser.add_argument("--virtual", type=int, default=2, help="stages of a rank, interleaved")
+    parser.add_argument("--microbatches", type=int)
+    parser.add_argument("--checkpoint", choices=("none", "selective", "full"))
+    options = parser.parse_args()
+    toy = options.model == "toy"
+    options.batch = options.batch or (8 if toy else 1) * (options.pp if options.pp > 1 else 1)
+    options.length = options.length or (32 if toy else 8192)
+    options.microbatches = options.microbatches or options.batch
+    options.checkpoint = options.checkpoint or ("none" if toy else "selective")
+    return options
+
+
+def main() -> None:
+    """Trains, and prints the loss and the peak memory of each rank."""
+    options = arguments()
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("cpu:gloo,cuda:nccl")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    sharded = world // (options.tp * options.pp * options.replicate)
+    sizes = {"pp": options.pp, "replicate": options.replicate, "shard": sharded, "tp": options.tp}
+    mesh = init_device_mesh("cuda", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+    torch.manual_seed(0)
+    part = mesh["replicate"].get_local_rank() * sharded + mesh["shard"].get_local_rank()
+
+    training = (Pipeline if options.pp > 1 else Whole)(options, mesh)
+    weights = [weight for model in training.models for weight in model.parameters()]
+    optimizer = torch.optim.AdamW(weights, lr=options.lr, betas=(0.9, 0.95), fused=True)
+    texts = batches(options, part)
+    for step in range(options.steps):
+        with loss_parallel() if options.tp > 1 else nullcontext():
+            loss = training.step(*next(texts))
+        optimizer.step()
+        optimizer.zero_grad()
+        if loss is not None and step % 5 == 4 and part == 0 and mesh["tp"].get_local_rank() == 0:
+            print(f"step {step + 1}: loss {loss.item():.4f}", flush=True)
+    peak = torch.cuda.memory_stats()["requested_bytes.all.peak"]
+    print(f"rank {rank}: peak memory {peak:,} bytes", flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
