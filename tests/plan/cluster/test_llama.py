@@ -28,7 +28,7 @@ WAYS = [
     pytest.param(4, "--replicate 2", id="hsdp", marks=long),
     pytest.param(4, "--tp 2", id="tp-fsdp", marks=long),
     pytest.param(4, "--pp 2", id="pp-fsdp", marks=long),
-    pytest.param(8, "--tp 2 --pp 2", id="tp-pp-fsdp", marks=long),
+    pytest.param(8, "--pp 2", id="pp-fsdp-8", marks=long),
 ]
 
 
