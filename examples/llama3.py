@@ -154,7 +154,7 @@ class Llama(nn.Module):
         self.output = nn.Linear(size.width, size.words, bias=False) if last in layers else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Words to scores; between stages, (batch, length, width)."""
+        """Tokens to scores; between stages, (batch, length, width)."""
         x = self.words(x) if self.words else x
         for block in self.blocks.values():
             x = block(x, self.turns)
@@ -319,7 +319,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", choices=SIZES, default="toy")
     parser.add_argument("--batch", type=int, help="of each part of the data")
-    parser.add_argument("--length", type=int, help="of a text, in words")
+    parser.add_argument("--length", type=int, help="of a text, in tokens")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--tp", type=int, default=1)
