@@ -12,6 +12,7 @@ from anydevice.version import __version__
 
 if TYPE_CHECKING:
     from anydevice import bench as bench
+    from anydevice import check as check
     from anydevice import data as data
     from anydevice import plan as plan
     from anydevice import virtual as virtual
@@ -72,9 +73,10 @@ _HOME = {
     "uniform": "sweep.sample",
     "virtual_gpus": "virtual.machine",
 }
-_ROOMS = {  # ad.devices(), ad.plan() and ad.bench() can be called, too
+_ROOMS = {  # ad.devices(), ad.plan(), ad.check() and ad.bench() can be called, too
     "bench": "bench",
     "callbacks": "train.callbacks",
+    "check": "check",
     "data": "data",
     "devices": "devices",
     "plan": "plan",

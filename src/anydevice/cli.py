@@ -167,6 +167,21 @@ def plan(arguments: Annotated[list[str] | None, typer.Argument(hidden=True)] = N
         _end(int(end.code or 0))  # tearing torch down would take a fifth of a plan's time
 
 
+@app.command(
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    add_help_option=False,
+)
+def check(arguments: Annotated[list[str] | None, typer.Argument(hidden=True)] = None) -> None:
+    """Find device mistakes and hidden costs of a program, by line."""
+    from anydevice.check.command import main as check_program
+
+    try:
+        check_program(arguments or [])
+    except SystemExit as end:
+        sys.stdout.flush()
+        _end(int(end.code or 0))
+
+
 @app.command()
 def sweep(
     file: Annotated[Path, typer.Argument(help="A TOML file with the experiment and its runs.")],

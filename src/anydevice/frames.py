@@ -27,6 +27,29 @@ def own_frame(frame: FrameType | None) -> FrameType | None:
     return installed
 
 
+def call_chain(frame: FrameType | None, stop: str = "") -> tuple[list[FrameType], FrameType | None]:
+    """The user's own frames around this one, the innermost first; and the library's in between.
+
+    Args:
+        frame: Where to begin.
+        stop: The file that called the program: what is around it is not the program's.
+
+    Returns:
+        The own frames, and the innermost frame of an installed package other than torch, if it is
+        inside of the user's own.
+    """
+    own: list[FrameType] = []
+    library = None
+    while frame is not None and frame.f_code.co_filename != stop:
+        file = frame.f_code.co_filename
+        if is_own(file):
+            own.append(frame)
+        elif not own and library is None and any(name in file for name in INSTALLED):
+            library = None if _is_torch_or_here(file) else frame
+        frame = frame.f_back
+    return own, library
+
+
 def own_place(frame: FrameType | None) -> tuple[str, int]:
     """File and line of `own_frame`, or ("", 0) if there is none."""
     found = own_frame(frame)

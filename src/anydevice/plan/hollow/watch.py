@@ -79,10 +79,11 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         timed: bool = True,
         inference: bool = False,
         sizes: AssumedSizes | None = None,
+        recorder: WorkRecorder | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.card = card
-        self.recorder = WorkRecorder() if timed else None
+        self.recorder = recorder or (WorkRecorder() if timed else None)
         self.steps = Steps(steps, self._here, inference)
         self.ledger = Ledger(self._birth)
         self.sizes = sizes or AssumedSizes()
@@ -184,7 +185,7 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if used:
                 self._leaves |= used
                 self.steps.computed()
-                self._end_if_enough()
+                self.end_if_enough()
 
     def _take_cublas(self, result: Any) -> None:
         """PyTorch keeps one for each stream of each thread; backward runs in a separate thread."""
@@ -258,8 +259,8 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         first = next(iter(_tensors(inputs)), None)
         self.shapes.append(() if first is None else tuple(first.shape))
         if not torch.is_grad_enabled():
-            self._record()
-        self._end_if_enough()
+            self.record()
+        self.end_if_enough()
 
     def _leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
         if threading.get_ident() == self._thread and self._path:
@@ -311,8 +312,8 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if id(optimizer) not in self.optimized:
             networks = (self._weights.get(id(p), "") for p in _trained(optimizer))
             self.optimized[id(optimizer)] = next(filter(None, networks), type(optimizer).__name__)
-        self._record()
-        self._end_if_enough()
+        self.record()
+        self.end_if_enough()
 
     def _made(self, optimizer: Optimizer) -> None:
         """The program made an optimizer; it counts if no other has all its parameters."""
@@ -323,11 +324,11 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _went_back(self) -> None:
         """A backward pass is done."""
         self.steps.mark(BACKWARD)
-        self._record()
+        self.record()
         if not self.pipelined and (passes := self.steps.accumulates):
             self.repeats = passes
             raise Enough
-        self._end_if_enough()
+        self.end_if_enough()
 
     @property
     def step_samples(self) -> int | None:
@@ -341,7 +342,7 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         share = min(1.0, backwards / len(batches)) if backwards and batches else 1.0
         return round(share * sum(size for _, size, _ in batches)) or None
 
-    def _record(self) -> None:
+    def record(self) -> None:
         """Begins to record work; the first step creates all state, and is mostly left out."""
         if self.recorder and not self._records:
             self._records = True
@@ -351,7 +352,8 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.recorder and not self.sizes.known.reads:
             self.recorder.hear(event)
 
-    def _end_if_enough(self) -> None:
+    def end_if_enough(self) -> None:
+        """Ends the program once enough steps are done."""
         if self.steps.enough:
             raise Enough
 

@@ -72,6 +72,10 @@ class WorkRecorder(Mode):  # type: ignore[misc]
         end = index % self.steps + 1
         return Work(self._entries[self._marks[end - 1] : self._marks[end]])
 
+    def add(self, entry: Entry) -> None:
+        """Notes what was done last; a subclass may note more about it."""
+        self._entries.append(entry)
+
     @property
     def position(self) -> int:
         """How many entries there are so far."""
@@ -95,7 +99,7 @@ class WorkRecorder(Mode):  # type: ignore[misc]
         finally:
             self._loads = False
             self._quickest = min(self._quickest, thread_time() - begin)
-            self._entries.append(HostTime(self._quickest, "data"))
+            self.add(HostTime(self._quickest, "data"))
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Runs the op and notes it."""
@@ -113,11 +117,11 @@ class WorkRecorder(Mode):  # type: ignore[misc]
             self._exchange(op, args, kwargs, result)
         elif here is None:
             if op.namespace == "aten" and not self._loads:
-                self._entries.append(HostTime(seconds, ops.name_of(op)))
+                self.add(HostTime(seconds, ops.name_of(op)))
         elif self._moved and ops.name_of(op) in ("_to_copy", "copy_"):
             self._arrived(outputs)
         else:
-            self._entries.append(self._op(op, here, (args, kwargs, result), inputs, outputs))
+            self.add(self._op(op, here, (args, kwargs, result), inputs, outputs))
         return result
 
     def _arrived(self, outputs: list[Tensor]) -> None:
@@ -158,7 +162,7 @@ class WorkRecorder(Mode):  # type: ignore[misc]
             return
         touched = self._storages(_tensors_in((*args, *kwargs.values(), result)))
         stream = self._stream(exchange.device)
-        self._entries.append(replace(exchange, reads=touched, writes=touched, stream=stream))
+        self.add(replace(exchange, reads=touched, writes=touched, stream=stream))
 
     def _storages(self, tensors: Iterable[Tensor]) -> tuple[int, ...]:
         """Ids of the tensors' storages; only dense tensors have one.
@@ -180,7 +184,7 @@ class WorkRecorder(Mode):  # type: ignore[misc]
         if event.kind == "transfer" and event.source != event.destination:
             self._moved = True
             device = event.source if event.destination == HOST else event.destination
-            self._entries.append(
+            self.add(
                 Transfer(
                     event.bytes,
                     event.source,
@@ -193,7 +197,7 @@ class WorkRecorder(Mode):  # type: ignore[misc]
                 )
             )
         elif event.kind == "synchronise" and not self._is_of_the_last_transfer(event):
-            self._entries.append(Wait(event.source, event.op))
+            self.add(Wait(event.source, event.op))
 
     def _is_of_the_last_transfer(self, event: Event) -> bool:
         """A blocking transfer is reported as two events."""

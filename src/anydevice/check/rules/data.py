@@ -1,0 +1,112 @@
+"""How batches come."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from math import ceil
+from typing import Any
+
+import numpy
+import torch
+from torch.utils.data.distributed import DistributedSampler
+
+from anydevice.check.finding import Finding, Rule, at, recurring, replacing
+from anydevice.check.trace import Seen, Trace
+from anydevice.plan.time.work import HostTime
+from anydevice.text import duration_text
+
+LONG = 4e-3  # seconds for a batch: less is not worth a worker
+FROM_A_WORKER = 1e-4  # seconds to take a batch that is ready
+GENERATORS = (numpy.random.Generator, numpy.random.RandomState, random.Random, torch.Generator)
+
+
+class WaitsForData(Rule):
+    """The GPU waits while the process that trains makes the next batch itself."""
+
+    name = "waits-for-data"
+    kind = "slow"
+
+    def find(self, trace: Trace) -> Iterator[Finding]:
+        """Each line that fetches from a loader without workers."""
+        alone = {c.site.own for c in trace.named("iterate") if not _workers(c.info["loader"])}
+        for line in recurring(trace, _fetches):
+            if line.site.own not in alone:
+                continue
+            seconds = max(o.entry.seconds for o in line.seen if isinstance(o.entry, HostTime))
+            workers = min(16, max(2, ceil(seconds / 5e-3)))
+            finding = self.of_line(
+                line,
+                f"The next batch is made by the process that trains, in {duration_text(seconds)} "
+                "(measured here).",
+                f"DataLoader(…, num_workers={workers}, persistent_workers=True)",
+                replacing(at(line, _fetches), lambda o: o.changed(seconds=FROM_A_WORKER)),
+            )
+            finding.confidence, finding.least = "likely", 0.1
+            if seconds >= LONG:
+                yield finding
+
+
+def _fetches(one: Seen) -> bool:
+    return isinstance(one.entry, HostTime) and one.entry.name == "data"
+
+
+def _workers(loader: Any) -> int:
+    return int(getattr(loader, "num_workers", 0))
+
+
+class SameRandomNumbers(Rule):
+    """Each worker of a DataLoader has a copy of the same random generator."""
+
+    name = "same-random-numbers"
+    kind = "error"
+
+    def find(self, trace: Trace) -> Iterator[Finding]:
+        """Each data set whose generator is copied to several workers."""
+        seen = set[int]()
+        for call in trace.named("iterate"):
+            loader = call.info["loader"]
+            if _workers(loader) < 2 or id(loader) in seen or loader.worker_init_fn is not None:
+                continue
+            seen.add(id(loader))
+            if name := _generator(loader.dataset):
+                yield self.finding(
+                    f"{type(loader.dataset).__name__}.{name} is copied to "
+                    f"{loader.num_workers} workers, which then draw the same random numbers.",
+                    "make it in each worker: DataLoader(…, worker_init_fn=…), with "
+                    "torch.utils.data.get_worker_info().seed",
+                    call.site,
+                )
+
+
+def _generator(dataset: Any) -> str:
+    """The name of a generator that __getitem__ uses."""
+    fetch = getattr(type(dataset), "__getitem__", None)
+    used = getattr(getattr(fetch, "__code__", None), "co_names", ())
+    held = getattr(dataset, "__dict__", {}).items()
+    names = (name for name, value in held if isinstance(value, GENERATORS) and name in used)
+    return next(names, "")
+
+
+class EpochNotSet(Rule):
+    """A DistributedSampler gives the same order in each epoch, since set_epoch is not called."""
+
+    name = "epoch-not-set"
+    kind = "error"
+
+    def find(self, trace: Trace) -> Iterator[Finding]:
+        """Each sampler that has begun a second epoch so."""
+        told = {call.info["sampler"] for call in trace.named("set_epoch")}
+        begun: dict[int, int] = {}
+        for call in trace.named("iterate"):
+            sampler = call.info["sampler"]
+            if not isinstance(sampler, DistributedSampler) or not sampler.shuffle:
+                continue
+            begun[id(sampler)] = begun.get(id(sampler), 0) + 1
+            if begun[id(sampler)] == 2 and id(sampler) not in told:
+                yield self.finding(
+                    "The second epoch has the same order as the first: the sampler was not given "
+                    "its number.",
+                    "loader.sampler.set_epoch(epoch) at the start of each epoch",
+                    call.site,
+                )

@@ -1,0 +1,286 @@
+"""Watches a program for the rules: its work by line, its calls, its networks and optimizers."""
+
+from __future__ import annotations
+
+import dis
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from time import monotonic
+from types import CodeType
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils._python_dispatch import _disable_current_modes
+
+from anydevice.check.calls import Heard
+from anydevice.check.parameters import (
+    Made,
+    Untrained,
+    graded,
+    size_of,
+    trained_by,
+    untrained,
+)
+from anydevice.check.tape import Tape
+from anydevice.check.trace import Call, Site, Span, Trace
+from anydevice.devices.catalogue import Card
+from anydevice.plan.hollow.sizes import AssumedSizes
+from anydevice.plan.hollow.steps import FORWARD, STEP
+from anydevice.plan.hollow.watch import Enough, StepWatch
+from anydevice.plan.time.recorder import in_backward
+
+# Note [How much of a program is run]
+# A mistake may be in the loop, in the evaluation after an epoch, or in the second epoch. So a run
+# takes some steps, and then ends the epoch: where a `for` loop asks a DataLoader for the next
+# batch, there is none. The program evaluates, where the same happens after a few batches, saves a
+# checkpoint, and begins the next epoch. The run ends after `MOST` steps in all.
+#
+# Only a `for` loop is ended like that. Code that calls next() itself expects as many batches as
+# the loader has, and a loop over a range has no loader: such a program runs until `MOST` steps are
+# done. Where steps take long, fewer are enough.
+
+PASS = 6  # steps in an epoch
+EVALUATED = 3  # batches of an evaluation
+MOST = 14  # steps in all
+SETTLED = range(1, 5)  # steps before which it is looked at what optimizers have
+ADDITIONS = (torch.ops.aten.add, torch.ops.aten.add_)
+FEW = 4  # steps that are enough …
+LONG = 6.0  # … after so many seconds, and after twice as many if there may be an evaluation
+
+
+class RealSizes(AssumedSizes):
+    """On a GPU with values, sizes are what they are."""
+
+    def answer(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Leaves all ops to the GPU."""
+        return NotImplemented
+
+    def follow(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Nothing is assumed."""
+
+
+class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
+    """Watches until the program has shown enough, or to its end."""
+
+    def __init__(self, card: Card, *, hollow: bool, stop: str, steps: int = MOST) -> None:
+        self.tape = Tape(stop, self._innermost, self._now)
+        super().__init__(
+            card, steps, sizes=AssumedSizes() if hollow else RealSizes(), recorder=self.tape
+        )
+        self.hollow = hollow
+        self.calls: list[Call] = []
+        self.passes: list[tuple[int, bool, int]] = []  # where, whether with gradients, network
+        self.networks: dict[int, nn.Module] = {}
+        self.registered: dict[int, Made] = {}  # when each parameter was given to a module
+        self.optimizers: dict[int, tuple[Made, Optimizer]] = {}
+        self.untrained: dict[tuple[str, tuple[str, ...]], Untrained] = {}
+        self.grown: Counter[Site] = Counter()  # lines that add to a graph of earlier steps
+        self._order = 0
+        self._sequence = 0  # the number of autograd's next node when the last step ended
+        self._since = monotonic()
+        self._iterators: dict[int, list[int]] = {}
+
+    def _innermost(self) -> str:
+        return self._path[-1] if self._path else ""
+
+    def _now(self) -> str:
+        return "optimizer" if self._in_optimizer else "forward"
+
+    # ---- what is noted ----
+
+    def note(self, name: str, info: dict[str, Any]) -> None:
+        """A call that a rule may ask about."""
+        site = self.tape.site()
+        self._order += 1
+        if name == "parameter":
+            self.registered[id(info["parameter"])] = Made(self._order, site)
+            return
+        if name == "optimizer":
+            self.optimizers[id(info["optimizer"])] = Made(self._order, site), info["optimizer"]
+        self.calls.append(Call(name, site, self.tape.position, info))
+        if name == "empty_cache" and self.ledger.events:
+            self.tape.waits(name)
+
+    def _run(self, op: Any, types: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+        self.tape.running(op, [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)])
+        if op._overloadpacket in ADDITIONS:
+            self._look_for_sums(args)
+        try:
+            return super()._run(op, types, args, kwargs)
+        finally:
+            self.tape.done()
+
+    def _look_for_sums(self, args: tuple[Any, ...]) -> None:
+        """Whether a number with a graph of earlier steps gets more of it."""
+        total, more = args[0], args[1]
+        if self._path or not self._sequence or in_backward() or not torch.is_grad_enabled():
+            return
+        if all(isinstance(t, Tensor) and t.dim() == 0 and t.requires_grad for t in (total, more)):
+            node = total.grad_fn
+            if node is not None and node._sequence_nr() < self._sequence:
+                self.grown[self.tape.site()] += 1
+
+    def _learn(self, root: nn.Module, inputs: Any) -> None:
+        super()._learn(root, inputs)
+        if next(root.parameters(), None) is not None:
+            self.networks[id(root)] = root
+
+    def _enter(self, module: nn.Module, inputs: Any) -> None:
+        outside = not self._path
+        super()._enter(module, inputs)
+        if outside and id(module) in self.networks:
+            at, grad = self.tape.position, torch.is_grad_enabled()
+            self.passes.append((at, grad, id(module)))
+            info = passed(module, self._given) | {"event": self.ledger.events}
+            self.calls.append(Call("forward", self.tape.site(), at, info))
+
+    def _leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        super()._leave(module, inputs, output)
+        if not self._path and id(module) in self.networks and self.calls:
+            leaves = torch.utils._pytree.tree_leaves(output)
+            requires = any(isinstance(t, Tensor) and t.requires_grad for t in leaves)
+            last = next((c for c in reversed(self.calls) if c.name == "forward"), None)
+            if last and last.info["network"] == id(module):
+                last.info["requires"] = requires
+
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        super()._before_step(optimizer, args, kwargs)
+        info = {"optimizer": id(optimizer), "kind": type(optimizer).__name__}
+        info |= {"defaults": dict(optimizer.defaults), "bytes": size_of(optimizer)}
+        info |= {"parameters": len(trained_by(optimizer)), "graded": graded(optimizer)}
+        self.calls.append(Call("optimizer.step", self.tape.site(), self.tape.position, info))
+        if len(self.steps.marks[STEP]) in SETTLED:
+            networks = list(self.networks.values())
+            all_made = {key: made for key, (made, _) in self.optimizers.items()}
+            all_of_them = [one for _, one in self.optimizers.values()]
+            for one in untrained(networks, all_of_them, self.registered, all_made):
+                self.untrained[one.owner, one.names] = one
+
+    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self._sequence = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
+        super()._after_step(optimizer, args, kwargs)
+
+    # ---- how much is run ----
+
+    def end_if_enough(self) -> None:
+        """Ends the program once it has shown enough."""
+        steps, spent = len(self.steps.ends), monotonic() - self._since
+        long = spent > (2 * LONG if self._iterators else LONG)
+        if self.steps.enough or (steps >= FEW and long):
+            raise Enough
+
+    def _next_batch(self, fetch: Callable[[Any], Any], iterator: Any) -> Any:
+        done = len(self.steps.marks[STEP]), len(self.passes)
+        begun = self._iterators.setdefault(id(iterator), [*done])
+        if _in_a_for_loop(sys._getframe(2)):
+            steps, passes = done[0] - begun[0], self.passes[begun[1] :]
+            evaluated = not steps and len(passes) >= EVALUATED and not any(p[1] for p in passes)
+            long = steps >= FEW and monotonic() - self._since > LONG
+            if steps >= PASS or long or evaluated:
+                raise StopIteration
+        with _disable_current_modes():  # a data set's ops are not slowed down by the watch
+            return fetch(iterator)
+
+    @contextmanager
+    def watching(self) -> Iterator[CheckWatch]:
+        """Watches inside the block, from the first op on."""
+        heard = Heard(self.note, self.tape.reads, self._going_back)
+        with ExitStack() as stack:
+            stack.enter_context(super().watching())
+            stack.enter_context(heard.hearing())
+            loader: Any = torch.utils.data.dataloader._BaseDataLoaderIter
+            fetch = loader.__next__
+
+            def next_batch(iterator: Any) -> Any:
+                return self._next_batch(fetch, iterator)
+
+            stack.enter_context(patch.object(loader, "__next__", next_batch))
+            self.record()
+            yield self
+
+    def _going_back(self) -> None:
+        self.tape.backward_site = self.tape.site()
+
+    # ---- what the rules are given ----
+
+    def trace(self) -> Trace:
+        """What was seen."""
+        self.steps.end()
+        marks = [mark.entry for mark in self.steps.ends]
+        begin = self.steps.first_pass.entry if self.steps.first_pass else 0
+        if self.steps.unit != FORWARD:
+            begin = min([c.at for c in self.calls if c.name in ("iterate", "forward")] or [0])
+        spans = [Span(a, b) for a, b in zip([begin, *marks], marks, strict=False) if b > a]
+        trace = Trace(
+            seen=self.tape.seen,
+            calls=self.calls,
+            steps=spans,
+            evaluations=self._evaluations(marks),
+            unit=self.steps.unit,
+            blocks=self.ledger.blocks,
+            events=self.step_marks,
+            hollow=self.hollow,
+            facts=self._facts(),
+        )
+        trace.fixed_host_times()
+        return trace
+
+    def _evaluations(self, marks: list[int]) -> list[Span]:
+        if self.steps.unit == FORWARD:
+            return []
+        spans = []
+        for (begin, grad, _), (end, *_) in zip(self.passes, self.passes[1:], strict=False):
+            if not grad and not any(begin < mark <= end for mark in marks):
+                spans.append(Span(begin, end))
+        return spans
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "early_reads": self.tape.early_reads,
+            "overwritten": self.tape.overwritten,
+            "networks": self.networks,
+            "untrained": list(self.untrained.values()),
+            "grown_graphs": dict(self.grown),
+            "on_host": self.on_host,
+        }
+
+
+def passed(module: nn.Module, optimized: set[int]) -> dict[str, Any]:
+    """What is known about a pass forward when it begins."""
+    return {
+        "network": id(module),
+        "kind": type(module).__name__,
+        "gradients": torch.is_grad_enabled(),
+        "training": module.training,
+        "trained": any(id(parameter) in optimized for parameter in module.parameters()),
+        "depends": _depends(module),
+        "requires": False,
+    }
+
+
+def _depends(module: nn.Module) -> str:
+    """What in it depends on the mode, and is in the same mode as the whole."""
+    for part in module.modules():
+        if part.training != module.training:
+            continue
+        if isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0:
+            return "dropout"
+        if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.track_running_stats:
+            return "batch norm"
+    return ""
+
+
+def _in_a_for_loop(frame: Any) -> bool:
+    """Whether the caller is at the head of a `for` loop."""
+    return frame is not None and frame.f_lasti in _heads(frame.f_code)
+
+
+@cache
+def _heads(code: CodeType) -> frozenset[int]:
+    return frozenset(i.offset for i in dis.get_instructions(code) if i.opname == "FOR_ITER")

@@ -1,0 +1,19 @@
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+device = torch.device("cuda")
+model = nn.Sequential(nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 16)).to(device)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+x = torch.randn(256, 512, device=device)
+y = torch.randint(0, 16, (256,), device=device)
+
+prototypes = torch.randn(256, 512)
+prototypes = prototypes.to(device)  # good
+for step in range(1000):
+    optimizer.zero_grad()
+    near = x + prototypes.to(device)  # bad: sent-again
+    near = x + prototypes  # good
+    loss = F.cross_entropy(model(near), y)
+    loss.backward()
+    optimizer.step()
