@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -25,6 +26,7 @@ from anydevice.plan.hollow.values import Branches, reads_answered
 from anydevice.plan.hollow.watch import Enough
 from anydevice.virtual.machine import virtual_gpus
 
+FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 MOST_BYTES = 8 << 30  # on a GPU with values, which are this machine's memory
 
 
@@ -55,7 +57,7 @@ def run(
     portable: bool = False,
     shown: bool = False,
 ) -> Checked:
-    """Runs a program in a process of its own and looks for mistakes.
+    """Runs a program in a separate process and looks for mistakes.
 
     Args:
         program: What to call.
@@ -171,4 +173,11 @@ def _site(error: BaseException) -> Site:
             frames.clear()
         elif is_own(code.co_filename):
             frames.insert(0, Place(code.co_filename, line, code.co_name))
-    return Site(tuple(frames))
+    return Site(_in_a_worker(error) or tuple(frames))
+
+
+def _in_a_worker(error: BaseException) -> tuple[Place, ...]:
+    """The line in a DataLoader's worker, whose traceback is in the error's text."""
+    text = str(error).partition("Original Traceback")[2]
+    found = [Place(m[1], int(m[2]), m[3]) for m in FRAME.finditer(text) if is_own(m[1])]
+    return tuple(reversed(found))

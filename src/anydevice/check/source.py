@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+import os
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -62,18 +63,30 @@ def _at(file: str, line: int) -> Iterator[ast.AST]:
             yield node
 
 
-@cache
-def _nodes(file: str) -> list[ast.AST]:
-    tree = _tree(file)
-    return list(ast.walk(tree)) if tree else []
+def _nodes(file: str) -> tuple[ast.AST, ...]:
+    return _parsed(file, _version(file))
 
 
-@cache
-def _tree(file: str) -> ast.Module | None:
+def _tree(file: str) -> ast.AST | None:
+    return next(iter(_nodes(file)), None)
+
+
+def _version(file: str) -> object:
+    """What changes when the file does: a notebook checks one that it edits."""
+    linecache.checkcache(file)
     try:
-        return ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError):
+        found = os.stat(file)
+    except OSError:
         return None
+    return found.st_mtime_ns, found.st_size
+
+
+@cache
+def _parsed(file: str, version: object) -> tuple[ast.AST, ...]:
+    try:
+        return tuple(ast.walk(ast.parse("".join(linecache.getlines(file)))))
+    except (SyntaxError, ValueError):
+        return ()
 
 
 def keeping(file: str, line: int) -> tuple[int, str] | None:

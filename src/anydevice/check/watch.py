@@ -12,6 +12,7 @@ from time import monotonic
 from types import CodeType
 from typing import Any
 from unittest.mock import patch
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -84,7 +85,8 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
         self._order = 0
         self._sequence = 0  # the number of autograd's next node when the last step ended
         self._since = monotonic()
-        self._iterators: dict[int, list[int]] = {}
+        self._iterators: WeakKeyDictionary[Any, tuple[int, int]] = WeakKeyDictionary()
+        self._loads_batches = False
 
     def _innermost(self) -> str:
         return self._path[-1] if self._path else ""
@@ -171,13 +173,14 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
     def end_if_enough(self) -> None:
         """Ends the program once it has shown enough."""
         steps, spent = len(self.steps.ends), monotonic() - self._since
-        long = spent > (2 * LONG if self._iterators else LONG)
+        long = spent > (2 * LONG if self._loads_batches else LONG)
         if self.steps.enough or (steps >= FEW and long):
             raise Enough
 
     def _next_batch(self, fetch: Callable[[Any], Any], iterator: Any) -> Any:
         done = len(self.steps.marks[STEP]), len(self.passes)
-        begun = self._iterators.setdefault(id(iterator), [*done])
+        begun = self._iterators.setdefault(iterator, done)
+        self._loads_batches = True
         if _in_a_for_loop(sys._getframe(2)):
             steps, passes = done[0] - begun[0], self.passes[begun[1] :]
             evaluated = not steps and len(passes) >= EVALUATED and not any(p[1] for p in passes)

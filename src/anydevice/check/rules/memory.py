@@ -54,7 +54,7 @@ def _left(trace: Trace) -> Iterator[dict[str, int]]:
     for before, after in list(pairwise(trace.events))[:-1]:
         kept: dict[str, int] = {}
         for block in trace.blocks:
-            alive = block.end is None or block.end > end
+            alive = block.end is None or block.end >= end
             if before <= block.start < after and alive and block.category in ADDED:
                 kept[block.where] = kept.get(block.where, 0) + block.bytes
         yield kept
