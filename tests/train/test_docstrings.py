@@ -9,7 +9,14 @@ from torch import nn
 
 import anydevice as ad
 from anydevice.train import history, questions, summary, trial
-from anydevice.train.callbacks import callback, guard, progress, records, schedule, watching
+from anydevice.train.callbacks import (
+    callback,
+    guard,
+    progress,
+    records,
+    schedule,
+    watching,
+)
 
 MODULES = [
     trial,

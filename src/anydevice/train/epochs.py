@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from anydevice.errors import UsageError
+from anydevice.train.callbacks.averaging import averaged
 from anydevice.train.callbacks.callback import checked, everywhere, listeners, reactions
 from anydevice.train.callbacks.progress import Progress
 from anydevice.train.health import announce_divergence, gradient_norm, rates_of, speed_of
@@ -72,7 +73,7 @@ def measured(trial: "Trial", batches: Iterable[Any]) -> dict[str, float]:
     trial.metrics.reset(trial.device)
     if trial.ranks:
         trial.ranks.same_buffers(trial.network)
-    with as_it_was(trial.network):
+    with as_it_was(trial.network), averaged(trial):
         number = evaluate(job, batches)
     if not number:
         raise UsageError("expected batches to measure with, got none: is the data empty?")

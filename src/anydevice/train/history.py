@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from anydevice.errors import UsageError
 from anydevice.tables import Shown, Table
 from anydevice.text import UNSET, size_text
 
@@ -55,11 +56,13 @@ class History(Shown, list[dict[str, Any]]):
         Returns:
             The figure of matplotlib.
 
+        Raises:
+            UsageError: If matplotlib is not installed.
+
         Example:
             >>> figure = history.plot(["loss"])
         """
-        from matplotlib import pyplot
-
+        pyplot = plotting()
         shown = list(names) or self._measured()
         figure, panels = pyplot.subplots(1, max(1, len(shown)), figsize=(5 * len(shown), 3.5))
         for panel, name in zip([panels] if len(shown) < 2 else panels, shown, strict=False):
@@ -80,6 +83,17 @@ class History(Shown, list[dict[str, Any]]):
         yield self.table()
 
     __repr__ = list.__repr__
+
+
+def plotting() -> Any:
+    """matplotlib's pyplot."""
+    try:
+        from matplotlib import pyplot
+    except ImportError as error:
+        raise UsageError(
+            "expected the package matplotlib for a plot, got none: pip install matplotlib."
+        ) from error
+    return pyplot
 
 
 def _text(name: str, figure: Any) -> str:

@@ -12,12 +12,13 @@ from anydevice.train.data.portions import Portion
 from anydevice.train.distributed.ddp import FittingTogether, Replicated
 from anydevice.train.distributed.strategy import Strategy
 from anydevice.train.fitting import Fitting
-from anydevice.train.forward import Step, forward_of
+from anydevice.train.forward import Forward, Step, forward_of
 from anydevice.train.lightning import Steps
 from anydevice.train.loop import Gradients, Job, as_it_was, gradients
 from anydevice.train.options import Options
 from anydevice.train.ranks import Ranks
 from anydevice.train.recipes import Loss, OptimizerLike
+from anydevice.train.softening import softened
 
 if TYPE_CHECKING:
     from anydevice.train.trial import Trial
@@ -60,15 +61,29 @@ def job_of(trial: "Trial") -> Job:
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return Job(
         network=torch.compile(network) if options.compile else network,
-        forward=forward_of(trial.loss, trial.recipe.step),
+        forward=forward_for(trial),
         metrics=trial.metrics,
         autocast=trial.precision.autocast,
         scaler=trial.precision.scaler(),
         accumulate=options.accumulate,
         clip_norm=options.clip_norm,
+        clip_value=options.clip_value,
         sums=getattr(trial.loss, "reduction", "mean") == "sum",
         gradients=gradients_of(options, trial.device),
     )
+
+
+def forward_for(trial: "Trial") -> Forward:
+    """What is done with a batch: the network, and the loss with softer targets if it is to be."""
+    options = trial.options
+    if not (options.label_smoothing or options.mixup):
+        return forward_of(trial.loss, trial.recipe.step)
+    if trial.recipe.step is not None:
+        raise UsageError(
+            "expected a trial with its own loss for label_smoothing or mixup, got one with step=: "
+            "do it in the step."
+        )
+    return softened(trial.loss, options.label_smoothing, options.mixup)
 
 
 def gradients_of(
@@ -87,7 +102,7 @@ def share_out(trial: "Trial", optimizer: object, ranks: Ranks) -> Strategy:
     """Turns the job of one process into one rank's part of the work."""
     seed = trial.sets.share(ranks)
     torch.manual_seed(seed + 1 + ranks.rank)  # dropout differs from rank to rank
-    job, forward = trial.job, forward_of(trial.loss, trial.recipe.step)
+    job, forward = trial.job, forward_for(trial)
     strategy: Strategy
     if trial.options.strategy == "fsdp":
         from anydevice.train.distributed.fsdp import Sharded, shard  # takes a second to import

@@ -36,6 +36,7 @@ class Job:
     accumulate: int = 1
     sums: bool = False  # whether the loss is a sum over samples instead of a mean
     clip_norm: float | None = None
+    clip_value: float | None = None
     after_step: list[Hook] = field(default_factory=list)
     step: int = 0
     skipped: Any = 0  # steps of this epoch whose scaled gradients were not finite
@@ -101,11 +102,14 @@ def backward(job: Job, loss: Tensor, weight: float) -> None:
 
 def update(job: Job, optimizer: Optimizer) -> None:
     """One step of the optimizer, with gradients unscaled before they are clipped."""
-    if job.clip_norm is not None:
+    if job.clip_norm is not None or job.clip_value is not None:
         if job.scaler:
             job.scaler.unscale_(optimizer)
-        trained = (p for group in optimizer.param_groups for p in group["params"])
-        job.norm = nn.utils.clip_grad_norm_(trained, job.clip_norm)
+        trained = [p for group in optimizer.param_groups for p in group["params"]]
+        if job.clip_norm is not None:
+            job.norm = nn.utils.clip_grad_norm_(trained, job.clip_norm)
+        if job.clip_value is not None:
+            nn.utils.clip_grad_value_(trained, job.clip_value)
     if job.scaler:
         job.scaler.step(optimizer)
         for infinite in job.scaler._found_inf_per_device(optimizer).values():

@@ -1,8 +1,8 @@
 """The options of a training: `Trial.with_options(accumulate=4, clip_norm=1.0)`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -14,7 +14,11 @@ KEEP: Any = ...  # an option that stays as it is
 AT_ANY_TIME = {
     "accumulate",
     "clip_norm",
+    "clip_value",
     "deterministic",
+    "freeze",
+    "label_smoothing",
+    "mixup",
     "on_oom",
 }  # others: before step 1
 
@@ -25,6 +29,13 @@ class Options:
 
     accumulate: int = 1
     clip_norm: float | None = None
+    clip_value: float | None = None
+    schedule: str | None = None
+    warmup: float = 0
+    rates: Mapping[str, float] = field(default_factory=dict)
+    freeze: str | Sequence[str] = ()
+    label_smoothing: float = 0.0
+    mixup: float = 0.0
     compile: bool = False
     channels_last: bool = False
     deterministic: bool = False
@@ -56,12 +67,46 @@ class Options:
             raise UsageError(
                 f"expected a strategy of 'ddp', 'fsdp' or 'alone', got {self.strategy!r}."
             )
-        if self.clip_norm is not None and not _is_positive(self.clip_norm):
-            raise UsageError(f"expected a clip_norm above 0, got {self.clip_norm!r}.")
+        for name in ("clip_norm", "clip_value"):
+            if (most := getattr(self, name)) is not None and not _is_positive(most):
+                raise UsageError(f"expected a {name} above 0, got {most!r}.")
+        if self.clip_norm is not None and self.clip_value is not None:
+            raise UsageError("expected clip_norm or clip_value, got both: leave one out.")
+        self._refuse_odd_targets()
+        self._refuse_odd_rates()
+
+    def _refuse_odd_targets(self) -> None:
+        smoothing = self.label_smoothing
+        if not _is_number(smoothing) or not 0 <= smoothing < 1:
+            raise UsageError(f"expected a label_smoothing from 0 to 1, got {smoothing!r}.")
+        if not _is_number(self.mixup) or self.mixup < 0:
+            raise UsageError(f"expected a mixup of 0 or more, got {self.mixup!r}.")
+
+    def _refuse_odd_rates(self) -> None:
+        if not isinstance(self.rates, Mapping) or not all(map(_is_number, self.rates.values())):
+            raise UsageError(
+                'expected rates as a dictionary such as {"head*": 0.01}, of layers\' names and '
+                f"learning rates, got {self.rates!r}."
+            )
+        patterns = [self.freeze] if isinstance(self.freeze, str) else self.freeze
+        if not isinstance(patterns, (list, tuple)) or not all(isinstance(p, str) for p in patterns):
+            raise UsageError(
+                'expected freeze as a pattern such as "encoder*", or a list of some, got '
+                f"{self.freeze!r}."
+            )
+
+    @property
+    def frozen(self) -> list[str]:
+        """The patterns of the layers that do not train."""
+        return [self.freeze] if isinstance(self.freeze, str) else list(self.freeze)
 
 
 def _is_positive(number: object) -> bool:
     return isinstance(number, (int, float)) and number > 0
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What a trial can be asked besides its metrics: what it consists of."""
+"""What a trial can be asked besides its metrics: what it consists of, which rate suits it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,10 +11,14 @@ from anydevice.text import counted
 from anydevice.train.data.random_state import random_state, set_random_state
 from anydevice.train.forward import answer, forward_of
 from anydevice.train.job import first_batch
+from anydevice.train.ranks import together
 
 if TYPE_CHECKING:
+    from anydevice.train.finder import FoundRate
     from anydevice.train.summary import Summary
     from anydevice.train.trial import Trial
+
+FEWEST = 10  # steps to find a learning rate by
 
 
 class Questions:
@@ -63,6 +67,43 @@ class Questions:
             autocast=trial.precision.autocast,
             about=repr(trial),
         )
+
+    @names_checked
+    def find_lr(self, start: float = 1e-7, end: float = 10.0, *, steps: int = 100) -> "FoundRate":
+        """Trains a copy while the learning rate rises, and says where the loss falls fastest.
+
+        The trial stays as it is: weights, optimizer, history, random state and the order of its
+        samples. The groups of the optimizer keep the ratios of their rates.
+
+        Args:
+            start: The rate of the first step.
+            end: The rate of the last step; training ends before if the loss has diverged.
+            steps: How many steps to make.
+
+        Returns:
+            The rates, the losses and a suggestion; print it, or `.plot()` it.
+
+        Raises:
+            UsageError: If the rates do not rise, there are fewer than 10 steps or no training data,
+                or several processes train.
+
+        Example:
+            >>> found = trial.find_lr(steps=50)
+            >>> len(found.rates) <= 50
+            True
+        """
+        from anydevice.train.finder import find
+
+        trial = cast("Trial", self)
+        if not all(isinstance(rate, (int, float)) for rate in (start, end)) or not 0 < start < end:
+            raise UsageError(f"expected rates that rise from above 0, got {start!r} to {end!r}.")
+        if not isinstance(steps, int) or steps < FEWEST:
+            raise UsageError(f"expected {FEWEST} steps or more, got {steps!r}.")
+        if together() and trial.options.strategy != "alone":
+            raise UsageError("expected one process to find a learning rate in, got several ranks.")
+        _refuse_spent_by_looking(trial.train_data)
+        with untouched(trial):
+            return find(trial, float(start), float(end), steps)
 
     def __repr__(self) -> str:
         """A short form: network, parameters, optimizer, loss, device, and how far it is."""

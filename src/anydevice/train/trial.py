@@ -1,7 +1,7 @@
 """One training run: a network, an optimizer, a loss, and data, on any device."""
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -16,7 +16,7 @@ from anydevice.devices.move import move
 from anydevice.errors import UsageError, names_checked
 from anydevice.train import state
 from anydevice.train.callbacks.callback import checked
-from anydevice.train.callbacks.schedule import scheduled
+from anydevice.train.callbacks.schedule import scheduled, with_schedule
 from anydevice.train.checkpoint.checkpoints import Checkpoints, malformed, read
 from anydevice.train.checkpoint.resume import NAMED, Keeper, of_all_ranks, of_this_rank
 from anydevice.train.copies import copied, optimizer_over
@@ -30,11 +30,13 @@ from anydevice.train.history import History
 from anydevice.train.job import (
     Recipe,
     first_batch,
+    forward_for,
     gradients_of,
     initialise_lazy,
     job_of,
     share_out,
 )
+from anydevice.train.layers import Frozen, optimizer_with_rates
 from anydevice.train.lightning import recipe_of
 from anydevice.train.loop import Job, as_it_was
 from anydevice.train.metrics import Metrics
@@ -42,7 +44,7 @@ from anydevice.train.options import KEEP, Options, determinism
 from anydevice.train.precision import precision_of
 from anydevice.train.questions import Questions
 from anydevice.train.ranks import Ranks, own_device, together
-from anydevice.train.recipes import Loss, OptimizerLike, loss_of, optimizer_of
+from anydevice.train.recipes import Loss, OptimizerLike, loss_of
 
 SETS = ("train", "val", "test")
 
@@ -109,6 +111,7 @@ class Trial(Questions):
         self.options = Options()
         self.precision = precision_of("fp32", _home(network))
         self.sets = Sets(_home(network))
+        self.frozen = Frozen()
         self.stopped = False
         self.epochs = 0  # that the run under way, or the last one, goes to
         self.keeper: Keeper | None = None  # of checkpoints
@@ -175,6 +178,13 @@ class Trial(Questions):
         *,
         accumulate: int = KEEP,
         clip_norm: float | None = KEEP,
+        clip_value: float | None = KEEP,
+        schedule: str | None = KEEP,
+        warmup: float = KEEP,
+        rates: Mapping[str, float] = KEEP,
+        freeze: str | Sequence[str] = KEEP,
+        label_smoothing: float = KEEP,
+        mixup: float = KEEP,
         compile: bool = KEEP,
         channels_last: bool = KEEP,
         deterministic: bool = KEEP,
@@ -188,6 +198,16 @@ class Trial(Questions):
             accumulate: How many batches make a step; its gradient is that of the mean over
                 their samples.
             clip_norm: The largest norm of the gradients of a step.
+            clip_value: The largest size of each number of the gradients.
+            schedule: `"cosine"`, `"linear"` or `"constant"`: how the learning rates go down over
+                the run, step by step.
+            warmup: The steps in which the rates rise at first, or their share of the run.
+            rates: Learning rates of layers by their names: `{"encoder*": 1e-5}`.
+            freeze: The layers that do not train, by patterns: `"encoder*"`, or a list; `[]` has
+                them train again.
+            label_smoothing: How much of each target is spread over all classes while training.
+            mixup: Mixes each sample with another one while training; the larger, the more equally
+                (both weights are drawn from a Beta distribution with this parameter).
             compile: Whether to train through `torch.compile`.
             channels_last: Whether images are kept with their channels last in memory.
             deterministic: Whether to use algorithms that give the same bits each time.
@@ -199,14 +219,23 @@ class Trial(Questions):
 
         Raises:
             UsageError: If an option or its value is not known, or comes too late: after the first
-                step, only accumulate, clip_norm, deterministic and on_oom can change.
+                step, only accumulate, clipping, deterministic, freeze, label_smoothing, mixup and
+                on_oom can change.
 
         Example:
             >>> trial = trial.with_options(accumulate=4, clip_norm=1.0)
+            >>> trial = trial.with_options(schedule="cosine", warmup=0.05)
         """
         options = {
             "accumulate": accumulate,
             "clip_norm": clip_norm,
+            "clip_value": clip_value,
+            "schedule": schedule,
+            "warmup": warmup,
+            "rates": rates,
+            "freeze": freeze,
+            "label_smoothing": label_smoothing,
+            "mixup": mixup,
             "compile": compile,
             "channels_last": channels_last,
             "deterministic": deterministic,
@@ -215,13 +244,35 @@ class Trial(Questions):
             "strategy": strategy,
         }
         job = self._job if self._job and self._job.step else None
+        before = self.options
         self.options = self.options.changed(options, job.step if job else 0)
-        if job:
-            job.accumulate, job.clip_norm = self.options.accumulate, self.options.clip_norm
-            job.gradients = gradients_of(self.options, self.device, self._strategy)
-        else:
-            self._job = None
+        try:
+            self._take_up(before, job)
+        except UsageError:
+            self.options = before
+            raise
         return self
+
+    def _take_up(self, before: Options, job: Job | None) -> None:
+        """Does as the options say from here on."""
+        now = self.options
+        if now.frozen != before.frozen:
+            if self._strategy is not None:
+                raise UsageError("expected freeze before several ranks train, got it after.")
+            self.frozen.only(self.network, now.frozen)
+        if (now.schedule, now.warmup) != (before.schedule, before.warmup):
+            self.callbacks = with_schedule(self.callbacks, now.schedule, now.warmup)
+        forward = forward_for(self)
+        if job is None:
+            self._job = None
+            return
+        job.accumulate, job.clip_norm = now.accumulate, now.clip_norm
+        job.clip_value = now.clip_value
+        if (now.label_smoothing, now.mixup) != (before.label_smoothing, before.mixup):
+            if self._strategy is not None:
+                raise UsageError("expected softer targets before several ranks train.")
+            job.forward = forward
+        job.gradients = gradients_of(now, self.device, self._strategy)
 
     @names_checked
     def with_generators(
@@ -528,7 +579,10 @@ class Trial(Questions):
         """
         job = self.job
         if job.optimizer is None:
-            job.optimizer = optimizer_of(self._optimizer, self.network, self.loss)
+            with self.frozen.thawed():
+                job.optimizer = optimizer_with_rates(
+                    self._optimizer, self.network, self.loss, self.options.rates
+                )
             self._optimizer = job.optimizer
         return job.optimizer
 

@@ -4,6 +4,7 @@
 >>> trial = ad.Trial(network, "adam", "cross_entropy", callbacks=[EarlyStopping("val_loss")])
 """
 
+from anydevice.train.callbacks.averaging import EMA, SWA
 from anydevice.train.callbacks.callback import Callback
 from anydevice.train.callbacks.guard import NanGuard, NotFiniteError
 from anydevice.train.callbacks.progress import Progress
@@ -13,6 +14,8 @@ from anydevice.train.callbacks.watching import Best, EarlyStopping
 
 __all__ = [
     "CSV",
+    "EMA",
+    "SWA",
     "Best",
     "Callback",
     "EarlyStopping",

@@ -8,6 +8,7 @@ from safetensors.torch import load_file, save
 
 from anydevice.errors import UsageError
 from anydevice.files import write_whole
+from anydevice.train.callbacks.averaging import averaged
 from anydevice.train.callbacks.callback import Callback
 
 if TYPE_CHECKING:
@@ -105,7 +106,8 @@ class Best(Watching):
 
     def on_end_epoch(self, trial: "Trial") -> None:  # noqa: D102
         if self.improved(trial):
-            state = trial.whole_state()
+            with averaged(trial):  # with which the figure was measured
+                state = trial.whole_state()
             if trial.ranks is None or trial.ranks.first:
                 write_whole(self.path, save(state))
 
