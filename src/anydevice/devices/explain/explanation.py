@@ -11,6 +11,7 @@ import torch
 
 from anydevice.devices.absence import why_no_gpu
 from anydevice.devices.explain.fix import explain_mismatch, explain_numpy
+from anydevice.devices.explain.memory import OUT_OF_MEMORY, out_of_memory
 from anydevice.devices.explain.mistakes import explain_mistake, is_mistake
 from anydevice.devices.explain.scene import forget_locals, scenes
 
@@ -144,10 +145,13 @@ def _explanation(error: Exception) -> str | None:
         )
     is_mismatch = isinstance(error, RuntimeError | ValueError) and _MISMATCH.search(text)
     is_numpy = _NUMPY.search(text) or (isinstance(error, TypeError) and _NUMPY_CALL.search(text))
-    if not (is_mismatch or is_numpy or is_mistake(text)):
+    is_memory = OUT_OF_MEMORY.search(text)
+    if not (is_mismatch or is_numpy or is_memory or is_mistake(text)):
         return None
     traceback = scenes(error.__traceback__)
     try:
+        if is_memory:
+            return out_of_memory(is_memory, traceback)
         found = explain_mismatch(traceback, text) if is_mismatch else None
         found = explain_numpy(traceback) if is_numpy else found
         return found or explain_mistake(traceback, text)
