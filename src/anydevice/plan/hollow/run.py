@@ -298,8 +298,9 @@ class _Running:
                 "what was read from the GPU, and a hollow GPU has no values; --assume-zeros takes "
                 "each as for zero."
             )
-        if watch.compiled.used:
-            notes.append(COMPILED)
+        notes += watch.compiled.notes
+        if watch.compiled.why_not:
+            notes.append(COMPILED.format(watch.compiled.why_not))
         if watch.compiled.eager_flex and not watch.compiled.used:
             notes.append(EAGER_FLEX)
         if said := watch.attention.note(self.sdpa):

@@ -28,12 +28,13 @@ from anydevice.frames import own_line
 from anydevice.plan.hollow import blocks, workspaces
 from anydevice.plan.hollow.attention import Attention
 from anydevice.plan.hollow.blocks import Ledger
-from anydevice.plan.hollow.compiled import Compiled
+from anydevice.plan.hollow.compiled import Compiled, is_compiling
 from anydevice.plan.hollow.phases import Phase, passes, turns
 from anydevice.plan.hollow.sizes import AssumedSizes
 from anydevice.plan.hollow.steps import BACKWARD, FORWARD, STEP, Steps
 from anydevice.plan.time.recorder import WorkRecorder, in_backward
 from anydevice.plan.time.work import Work
+from anydevice.virtual.compiled.launches import launching
 from anydevice.virtual.events import Event, listening
 
 # Note [What a block is for]
@@ -70,6 +71,11 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Watches until enough steps are done (Note [What is a step]), and raises Enough."""
 
     supports_higher_order_operators = True
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Dynamo compiles under this mode as without it."""
+        return True
 
     def __init__(
         self,
@@ -140,6 +146,8 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return op(*args, **kwargs)  # DTensor asks for shapes alone, once for each op
         if isinstance(op, HigherOrderOperator):
             return self.compiled.run(op, self, args, kwargs)
+        if is_compiling():
+            return op(*args, **kwargs)
         if not self.steps.has_stepped:
             self.last_line = own_line(sys._getframe(1)) or self.last_line
             self.backward = self.backward or in_backward()
@@ -238,6 +246,8 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     # ---- each module ----
 
     def _enter(self, module: nn.Module, inputs: Any) -> None:
+        if torch.compiler.is_compiling():  # Dynamo traces hooks, too
+            return
         if threading.get_ident() != self._thread:
             return
         if id(module) not in self._names:
@@ -263,6 +273,8 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.end_if_enough()
 
     def _leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
         if threading.get_ident() == self._thread and self._path:
             self._go_to(self._path[:-1])
             if id(module) in self._lazy:
@@ -276,9 +288,10 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _learn(self, root: nn.Module, inputs: Any) -> None:
         """A module that is not part of one seen before: a network, or a loss."""
-        own = type(root).__name__
+        own = type(getattr(root, "_orig_mod", root)).__name__
         prefix = f"{own}." if self._roots else ""
-        for name, part in root.named_modules():
+        for path, part in root.named_modules():
+            name = path.removeprefix("_orig_mod").removeprefix(".")  # of torch.compile
             full = self._names.setdefault(id(part), prefix + name if name else own)
             self.kinds[full] = type(part).__name__
             if any(is_lazy(p) for p in (*part._parameters.values(), *part._buffers.values())):
@@ -347,6 +360,7 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.recorder and not self._records:
             self._records = True
             self._listening.enter_context(listening(self._hear))
+            self._listening.enter_context(launching(self.recorder.launched))
 
     def _hear(self, event: Event) -> None:
         if self.recorder and not self.sizes.known.reads:
@@ -400,7 +414,7 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._listening,
                 fetching_within(self._fetching),
                 seen(self._made, self._went_back),
-                self.compiled.as_written(),
+                self.compiled.seen(),
                 self,
             ):
                 yield self

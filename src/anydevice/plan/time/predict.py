@@ -14,6 +14,7 @@ from anydevice.devices.catalogue import Card
 from anydevice.plan.time.rates import Rates, causes
 from anydevice.plan.time.work import Entry, Exchange, HostTime, Op, Product, Transfer, Wait, Work
 from anydevice.text import duration_text
+from anydevice.virtual.compiled.launches import GRAPH, REPLAY, REPLAYED, TRITON
 
 # Tiles that cuBLAS and cuDNN cut a product into, and the share of the rate that each keeps, since
 # it begins and ends; assumed.
@@ -188,6 +189,14 @@ def relevant_causes(work: Work) -> list[str]:
 # all rates.
 
 
+# Note [What a compiled program costs the host]
+# A call of a compiled graph checks its guards and passes AOTAutograd's wrapper (`host_graph`). Its
+# wrapper then launches each kernel with little Python around it (`host_compiled`); views and
+# allocations are part of that. With CUDA graphs it launches one graph (`host_replay`), and kernels
+# follow each other without the host. A program's own Triton kernel is launched by Triton's Python
+# (`host_triton`).
+
+
 class Links(Protocol):
     """What is between the ranks of a cluster."""
 
@@ -288,6 +297,8 @@ class Simulation:
 
     def _host_time(self, op: Op) -> float:
         rates = self.rates
+        if op.host:
+            return self._host_time_compiled(op)
         if not op.kernels:
             return rates["host_view"]
         spent = rates["host_backward"] if op.backward else rates["host_op"]
@@ -298,6 +309,19 @@ class Simulation:
             self.sorted_lists.add(op.tensors)  # once a step, not for each op of the optimizer
             spent += rates["host_tensor"] * op.tensors
         return spent
+
+    def _host_time_compiled(self, op: Op) -> float:
+        """In a compiled program: Note [What a compiled program costs the host]."""
+        rates = self.rates
+        if op.host == REPLAYED:
+            return 0.0
+        if op.host in (GRAPH, REPLAY):
+            return rates[f"host_{op.host}"]
+        if op.host == TRITON:
+            return rates["host_triton"]
+        if not op.kernels:
+            return 0.0
+        return rates["host_compiled"] + rates["host_launch"] * (op.kernels - 1)
 
     def _enqueue(
         self, queue: tuple[int, int], spent: float, reads: tuple[int, ...], writes: tuple[int, ...]

@@ -21,7 +21,8 @@ from torch.utils import _python_dispatch as dispatch
 from anydevice.errors import UsageError
 from anydevice.plan.time import ops
 from anydevice.plan.time.collectives import exchange_of
-from anydevice.plan.time.work import Entry, HostTime, Op, Transfer, Wait, Work
+from anydevice.plan.time.work import Entry, HostTime, Op, Product, Transfer, Wait, Work
+from anydevice.virtual.compiled.launches import Launch, inside
 from anydevice.virtual.events import HOST, Event, listening
 from anydevice.virtual.surface.recording import written_tensors
 
@@ -136,7 +137,7 @@ class WorkRecorder(Mode):  # type: ignore[misc]
         args, kwargs, result = call
         name, backward = ops.name_of(op), in_backward()
         if ops.is_silent(op):
-            return Op(name, device, 0, "", (), 0.0, 0, backward, 0)
+            return Op(name, device, 0, "", (), 0.0, 0, backward, 0, host=inside())
         lists = [arg for arg in args if isinstance(arg, list) and arg and _tensors(arg)]
         written = written_tensors(op, args, kwargs)
         products = ops.products(op, args, kwargs, result)
@@ -155,6 +156,26 @@ class WorkRecorder(Mode):  # type: ignore[misc]
             layout=ops.layout_bytes(products, floats, outputs),
             reads=self._touched,
             writes=self._storages((*outputs, *written)),
+            host=inside(),
+        )
+
+    def launched(self, launch: Launch) -> None:
+        """Notes a kernel that was compiled."""
+        self.add(
+            Op(
+                name=launch.name,
+                device=launch.device,
+                stream=self._stream(launch.device),
+                unit=_unit(launch.reads),
+                products=tuple(Product(**vars(each)) for each in launch.products),
+                bytes=launch.bytes,
+                kernels=launch.kernels,
+                backward=in_backward(),
+                tensors=0,
+                reads=self._storages(launch.reads),
+                writes=self._storages(launch.writes),
+                host=launch.host,
+            )
         )
 
     def _exchange(self, op: Any, args: Any, kwargs: Any, result: Any) -> None:
@@ -224,3 +245,9 @@ def _tensors_in(values: Iterable[Any]) -> list[Tensor]:
 
 def _tensors(values: list[Any]) -> bool:
     return all(isinstance(value, Tensor) for value in values)
+
+
+def _unit(reads: tuple[Tensor, ...]) -> str:
+    """The arithmetic of a kernel's products: the dtype of the first floating-point tensor."""
+    dtype = next((each.dtype for each in reads if each.dtype.is_floating_point), torch.float32)
+    return str(dtype).removeprefix("torch.")

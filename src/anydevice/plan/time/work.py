@@ -41,6 +41,7 @@ class Op:
     layout: float = 0.0  # bytes to convert channels first to last, which tensor cores need
     reads: tuple[int, ...] = ()  # storages, by which streams and GPUs wait for each other
     writes: tuple[int, ...] = ()
+    host: str = ""  # how it is launched, if not as an op: virtual.compiled.launches has the names
 
 
 @dataclass(frozen=True, slots=True)

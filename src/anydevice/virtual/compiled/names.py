@@ -35,6 +35,33 @@ INTERPRETER = {
 }
 
 
+INDUCTOR = {
+    "compile_fx": "torch._inductor.compile_fx:compile_fx",
+    "compiling": "torch._inductor.compile_fx:",
+    "cudagraphify": "torch._inductor.compile_fx:cudagraphify",
+    "config": "torch._inductor.config:",
+    "AsyncCompile": "torch._inductor.async_compile:AsyncCompile",
+    "launch_triton": "torch._inductor.async_compile:AsyncCompile.triton",
+    "CompiledGraph": "torch._inductor.output_code:CompiledFxGraph",
+    "guards": "torch._C._dynamo.guards:",
+    "Folder": "torch._inductor.fx_passes.joint_graph:UniformValueConstantFolder",
+    "deduced": "torch._inductor.fx_passes.joint_graph:UniformValueConstantFolder._deduce_value",
+    "modes": "torch._inductor:list_mode_options",
+}
+# What of Inductor's configuration is changed for virtual GPUs.
+CONFIGURATION = {
+    "compile_threads": 1,  # no processes that compile: nothing is compiled for a card
+    "profile_bandwidth": True,  # it writes its count of each kernel's bytes into the kernel
+    "autotune_local_cache": False,
+    "bundle_triton_into_fx_graph_cache": False,
+    "shape_padding": False,  # decided by a benchmark on a card
+    "max_autotune": False,
+    "max_autotune_gemm": False,
+    "max_autotune_pointwise": False,
+    "coordinate_descent_tuning": False,
+}
+
+
 class MissingNameError(Exception):
     """This version has no such name."""
 
@@ -49,6 +76,18 @@ def triton_names() -> Any:
 def interpreter_names() -> Any:
     """Those of Triton's interpreter."""
     return _looked_up(INTERPRETER)
+
+
+@cache
+def inductor_names() -> Any:
+    """Inductor's."""
+    return _looked_up(INDUCTOR)
+
+
+def configuration() -> dict[str, Any]:
+    """CONFIGURATION, as far as this Inductor has it."""
+    known = inductor_names().config._config
+    return {name: value for name, value in CONFIGURATION.items() if name in known}
 
 
 def _looked_up(names: dict[str, str]) -> SimpleNamespace:

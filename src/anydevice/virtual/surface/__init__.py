@@ -50,6 +50,7 @@ DERIVED = (
     "torch.cuda.memory",
     "torch.accelerator.graphs",
 )
+MASKS = "torch.nn.attention.flex_attention"
 NAMES = (
     comm,
     distributed,
@@ -117,6 +118,8 @@ def show_attributes(gpu: Card, *, without_values: bool) -> None:
     _show("graphs", graphs.attributes)
     _show("overrides", overrides.put_off)
     imported.wait("triton", partial(_show, "triton", _kernels))
+    if without_values:
+        imported.wait(MASKS, partial(_show, "flex_attention", _masks))
     defaults.remember()
 
 
@@ -145,6 +148,13 @@ def _kernels() -> Entries:
     from anydevice.virtual.compiled import kernels
 
     return kernels.attributes()
+
+
+def _masks() -> Entries:
+    """create_block_mask, which is imported by its name."""
+    from anydevice.virtual.compiled import density
+
+    return density.attributes()
 
 
 def _of_c(names: dict[str, Any]) -> Entries:

@@ -1,4 +1,4 @@
-"""torch.compile: there is no GPU to generate code for, so the program runs as written."""
+"""torch.compile: prepared for a GPU that is not there, or the program as it is written."""
 
 from collections.abc import Iterator
 from functools import wraps
@@ -15,10 +15,16 @@ def attributes() -> Iterator[tuple[Any, str, Any]]:
 
     @wraps(compile_for_gpu)
     def compile(model: Any = None, *, backend: Any = "inductor", **options: Any) -> Any:
-        if backend == "inductor":
-            say_once("torch.compile makes no code for virtual GPUs: it runs with backend='eager'.")
+        if backend == "inductor" and (reason := _why_not()):
+            say_once(f"torch.compile runs with backend='eager' on virtual GPUs: {reason}.")
             backend = "eager"
             options = {key: options[key] for key in ("fullgraph", "dynamic") if key in options}
         return compile_for_gpu(model, backend=backend, **options)
 
     yield torch, "compile", compile
+
+
+def _why_not() -> str:
+    from anydevice.virtual.compiled import choice
+
+    return choice.why_not()

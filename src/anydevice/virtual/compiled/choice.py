@@ -1,0 +1,42 @@
+"""How torch.compile compiles on a virtual GPU: as for a card, or not at all."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+
+from anydevice.virtual.compiled.names import MissingNameError, inductor_names
+from anydevice.virtual.machine import enabled
+
+CHOICE = "ANYDEVICE_COMPILE"  # "eager": as written
+WITHOUT_TRITON = "Triton is not installed; pip install 'anydevice[compile]' brings it"
+
+
+def why_not() -> str:
+    """The reason why programs are not compiled here; nothing if they are."""
+    if os.environ.get(CHOICE) == "eager":
+        return f"{CHOICE} is eager"
+    here = enabled()
+    if here is None:
+        return "there is no virtual GPU"
+    if here.hollow and find_spec("triton") is None:
+        return WITHOUT_TRITON
+    try:
+        return _put_in_place(here.hollow)
+    except MissingNameError as error:
+        return str(error)
+
+
+def _put_in_place(hollow: bool) -> str:
+    """Prepares Inductor, until the GPUs go."""
+    names = inductor_names()
+    from anydevice.virtual import surface
+    from anydevice.virtual.compiled import hollow_inductor
+
+    if not hollow:
+        return "there is no card to generate code for"
+    prepared = hollow_inductor.attributes()
+    if names.guards._empty_strided_cuda is not hollow_inductor.empty_strided:
+        for owner, name, value in prepared:
+            surface.replace(owner, name, value)
+    return ""

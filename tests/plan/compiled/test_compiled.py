@@ -1,0 +1,170 @@
+"""What a plan of a compiled program says: kernels, bytes, memory, and what it could not know."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import anydevice as ad
+from anydevice.plan.hollow.program import Program
+from anydevice.plan.hollow.run import HollowRun
+from anydevice.plan.planning import plan
+from anydevice.plan.time.work import Op
+
+pytest.importorskip("triton")
+HERE = Path(__file__).parent
+
+MODEL = """
+import sys, torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self, width=512):
+        super().__init__()
+        self.up, self.act = nn.Linear(width, 4 * width), nn.GELU()
+        self.norm = nn.LayerNorm(4 * width)
+        self.down = nn.Linear(4 * width, 10)
+    def forward(self, x):
+        x = self.norm(self.act(self.up(x)))
+        if BREAKS:
+            print("between")
+        return self.down(x)
+BREAKS = False
+model = Net().cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+step, forward, sizes = optimizer.step, model, [1024] * 5
+"""
+LOOP = """
+for size in sizes:
+    out = forward(torch.rand(size, 512, device="cuda"))
+    (out.logsumexp(1).mean() if out.dim() else out).backward()
+    step()
+    optimizer.zero_grad()
+"""
+
+
+def planned(folder: Path, change: str = "", gpu: str = "h100") -> HollowRun:
+    program = folder / "train.py"
+    program.write_text(MODEL + change + LOOP)
+    return plan(Program((str(program),)), gpu).verdicts[0].run
+
+
+def kernels(run: HollowRun) -> list[Op]:
+    assert run.work
+    return [op for op in run.work.ops if op.kernels]
+
+
+def written(run: HollowRun) -> list[Op]:
+    """Those that Inductor wrote."""
+    return [op for op in kernels(run) if op.name.startswith("triton_")]
+
+
+def test_a_compiled_step_has_inductors_kernels_and_less_memory(tmp_path: Path) -> None:
+    eager = planned(tmp_path)
+    run = planned(tmp_path, "forward = torch.compile(model)")
+    assert not run.notes
+    assert run.steps == 3
+    assert {op.host for op in written(run)} == {"compiled"}
+    assert sum(op.bytes for op in kernels(run)) < 0.95 * sum(op.bytes for op in kernels(eager))
+    assert run.tensors < eager.tensors
+    (norm,) = (op for op in written(run) if "gelu_native_layer_norm" in op.name and not op.backward)
+    rows = 4 * 1024 * 2048
+    assert 2 * rows < norm.bytes < 3.1 * rows  # the input, once or twice, and the result
+    forward, backward = (op for op in run.work.ops if op.name == "compiled graph")
+    assert (forward.backward, backward.backward) == (False, True)
+    assert run.kinds["up"] == "Linear"  # by its own name, not by that of a wrapper
+    assert any(block.module == "Net" for block in run.blocks)
+
+
+def test_switched_off_it_is_planned_as_written_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANYDEVICE_COMPILE", "eager")
+    run = planned(tmp_path, "forward = torch.compile(model)")
+    assert not written(run)
+    (note,) = run.notes
+    assert note == (
+        "torch.compile: predicted for the program as written, since ANYDEVICE_COMPILE is eager; "
+        "compiled, it usually takes less memory and time."
+    )
+
+
+CHANGES: dict[str, tuple[str, Any]] = {
+    "cuda graphs": (
+        "forward = torch.compile(model, mode='reduce-overhead')",
+        lambda run: (
+            {op.host for op in written(run)} == {"replayed"} and "CUDA graphs" in run.notes[0]
+        ),
+    ),
+    "autotuned": (
+        "forward = torch.compile(model, mode='max-autotune-no-cudagraphs')",
+        lambda run: "heuristics" in run.notes[0] and len(written(run)) > 3,
+    ),
+    "dynamic": (
+        "forward, sizes = torch.compile(model, dynamic=True), [512, 768, 1024, 2048]",
+        lambda run: written(run) and not run.notes,
+    ),
+    "sizes change": (
+        "forward, sizes = torch.compile(model), [512, 768, 1024, 2048]",
+        lambda run: written(run) and not run.notes,
+    ),
+    "full graph": ("forward = torch.compile(model, fullgraph=True)", written),
+    "graph breaks": (
+        "BREAKS, forward = True, torch.compile(model)",
+        lambda run: sum(op.name == "compiled graph" for op in run.work.ops) == 4,
+    ),
+    "in place": ("model.compile()", written),
+    "step": (
+        "step = torch.compile(step)",
+        lambda run: {op.name for op in written(run)} == {"triton_for_fused_0"},
+    ),
+    "regions": (
+        "model.up, model.norm = torch.compile(model.up), torch.compile(model.norm)",
+        lambda run: any("layer_norm" in op.name for op in written(run)),
+    ),
+    "function": (
+        "forward = torch.compile(lambda x: model(x).square().mean())",
+        lambda run: any("mean" in op.name for op in written(run)),
+    ),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", CHANGES)
+def test_torch_compile_is_planned_however_it_is_called(name: str, tmp_path: Path) -> None:
+    change, holds = CHANGES[name]
+    assert holds(planned(tmp_path, change))
+
+
+@pytest.mark.long
+def test_flex_attention_is_priced_by_its_mask(tmp_path: Path) -> None:
+    flops = {}
+    for mask, rule in {"causal": "q >= k", "window": "(q >= k) & (q - k < 64)"}.items():
+        program = tmp_path / "train.py"
+        text = (HERE.parent / "programs" / "flex_attention.py").read_text()
+        program.write_text(text.replace("q >= k", rule).replace("256", "1024"))
+        run = plan(Program((str(program),)), "h100").verdicts[0].run
+        attention = [op for op in kernels(run) if "flex_attention" in op.name and op.products]
+        assert len(attention) == 2  # forward and backward
+        flops[mask] = sum(product.flops for op in attention for product in op.products)
+    whole = 2 * 7 * 2 * 4 * 1024 * 1024 * 16
+    assert flops["causal"] == pytest.approx(0.5 * whole, rel=0.1)
+    assert flops["window"] == pytest.approx(0.06 * whole, rel=0.2)
+
+
+@pytest.mark.long
+def test_nanogpt_gains_what_its_readme_says() -> None:
+    """Its README: from about 250 ms to 135 ms for an iteration, 1.85 times."""
+    program = str(HERE / "nanogpt.py")
+    eager, compiled = (
+        plan(Program((program, mode)), "a100-40gb")["a100-40gb"] for mode in ("eager", "compile")
+    )
+    assert eager.time
+    assert compiled.time
+    assert eager.time.seconds / compiled.time.seconds == pytest.approx(1.85, rel=0.1)
+    assert compiled.run.tensors < 0.75 * eager.run.tensors
+
+
+@pytest.mark.long
+def test_a_fullgraph_error_is_dynamos_own(tmp_path: Path) -> None:
+    with pytest.raises(ad.UsageError, match="Unsupported"):
+        planned(tmp_path, "BREAKS, forward = True, torch.compile(model, fullgraph=True)")
