@@ -18,6 +18,11 @@ def is_health(name: str) -> bool:
     return name.partition("/")[0] in HEALTH
 
 
+def is_shaped(figure: Any) -> bool:
+    """Whether a figure is more than one number, such as a confusion matrix."""
+    return isinstance(figure, (list, tuple, dict))
+
+
 class History(Shown, list[dict[str, Any]]):
     """What a trial measured: a list of records, one for each epoch.
 
@@ -39,7 +44,8 @@ class History(Shown, list[dict[str, Any]]):
         Example:
             >>> table = history.table()
         """
-        columns = list(dict.fromkeys(name for record in self for name in record))
+        names = (name for record in self for name in record if not is_shaped(record[name]))
+        columns = list(dict.fromkeys(names))
         rows: list[Sequence[str]] = [
             [_text(name, record.get(name)) for name in columns] for record in self
         ]
@@ -76,7 +82,8 @@ class History(Shown, list[dict[str, Any]]):
         return figure
 
     def _measured(self) -> list[str]:
-        names = (n for r in self for n in r if not (n in ("epoch", "skipped") or is_health(n)))
+        aside = ("epoch", "skipped")
+        names = (n for r in self for n in r if not (n in aside or is_health(n) or is_shaped(r[n])))
         return list(dict.fromkeys(name.removeprefix("val_") for name in names))
 
     def _shown(self) -> Iterator[Table]:

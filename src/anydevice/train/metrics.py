@@ -1,7 +1,6 @@
 """What is measured while training: summed on the device, read once when asked for."""
 
 from collections.abc import Callable, Sequence
-from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -9,45 +8,12 @@ from torch import Tensor
 
 from anydevice.devices.move import move
 from anydevice.errors import UsageError, did_you_mean
+from anydevice.train.classes import Auc, Confusion, PerClass, Roc
 from anydevice.train.forward import Result
+from anydevice.train.measure import Measure as Measure
 
 if TYPE_CHECKING:
     from anydevice.train.ranks import Ranks
-
-
-class Measure:
-    """One metric; `kept` names what a checkpoint has to keep of it."""
-
-    kept: tuple[str, ...] = ()
-    adds_up = False  # whether the states of several ranks add up to what they measured together
-
-    def reset(self, device: torch.device) -> None:
-        """Forget what was measured."""
-
-    def update(self, result: Result) -> None:
-        """Take in one batch, without waiting for the device."""
-
-    def skip(self) -> None:
-        """Leave out a batch that does not count."""
-
-    def value(self) -> Any:
-        """The figure, still on the device."""
-        raise NotImplementedError
-
-    def state(self) -> dict[str, Any]:
-        """What was measured so far."""
-        return {name: getattr(self, name) for name in self.kept}
-
-    def set_state(self, state: dict[str, Any], device: torch.device) -> None:
-        """Continue from there."""
-        for name, value in state.items():
-            setattr(self, name, move(value, device))
-
-    def value_of(self, state: dict[str, Any], device: torch.device) -> Any:
-        """The figure of another state than its own."""
-        other = copy(self)
-        other.set_state(state, device)
-        return other.value()
 
 
 class Loss(Measure):
@@ -255,6 +221,10 @@ KNOWN: dict[str, Callable[[], Measure]] = {
     "accuracy": lambda: Share(accuracy),
     "acc": lambda: Share(accuracy),
     "top5": lambda: Share(top5),
+    "confusion": Confusion,
+    "per_class": PerClass,
+    "roc": Roc,
+    "auc": Auc,
     "mse": lambda: Average(torch.nn.functional.mse_loss),
     "mae": lambda: Average(torch.nn.functional.l1_loss),
 }
@@ -291,7 +261,8 @@ def _numbers(values: dict[str, Any]) -> dict[str, Any]:
     device = next((part.device for part in flat if part.device.type != "cpu"), flat[0].device)
     numbers = torch.cat([part.to(device, torch.float32) for part in flat]).tolist()
     sizes = [part.numel() for part in flat]
-    return dict(zip(figures, _grouped(numbers, sizes), strict=True))
+    grouped = zip(figures.values(), _grouped(numbers, sizes), strict=True)
+    return dict(zip(figures, (_shaped(*each) for each in grouped), strict=True))
 
 
 def _grouped(numbers: list[float], sizes: list[int]) -> list[Any]:
@@ -300,3 +271,11 @@ def _grouped(numbers: list[float], sizes: list[int]) -> list[Any]:
         groups.append(numbers[start] if size == 1 else numbers[start : start + size])
         start += size
     return groups
+
+
+def _shaped(figure: Any, numbers: Any) -> Any:
+    """A matrix as rows; one of counts, of whole numbers."""
+    if not isinstance(figure, Tensor) or figure.dim() < 2:
+        return numbers
+    rows = torch.tensor(numbers, dtype=torch.float64).reshape(figure.shape)
+    return (rows if figure.is_floating_point() else rows.long()).tolist()

@@ -1,6 +1,6 @@
-"""What a trial can be asked besides its metrics: what it consists of, which rate suits it."""
+"""What a trial can be asked besides its metrics: its layers, a learning rate, where it errs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
@@ -10,10 +10,11 @@ from anydevice.errors import UsageError, names_checked
 from anydevice.text import counted
 from anydevice.train.data.random_state import random_state, set_random_state
 from anydevice.train.forward import answer, forward_of
-from anydevice.train.job import first_batch
+from anydevice.train.job import first_batch, initialise_lazy
 from anydevice.train.ranks import together
 
 if TYPE_CHECKING:
+    from anydevice.train.answers import ConfusionTable, Worst
     from anydevice.train.finder import FoundRate
     from anydevice.train.summary import Summary
     from anydevice.train.trial import Trial
@@ -105,6 +106,61 @@ class Questions:
         with untouched(trial):
             return find(trial, float(start), float(end), steps)
 
+    @names_checked
+    def confusion(
+        self, data: Any = None, *, names: Sequence[str] | None = None, batch_size: int = 1000
+    ) -> "ConfusionTable":
+        """How often each class is taken for each.
+
+        Args:
+            data: The data; without it, the validation data of the trial, or else its test data.
+            names: The names of the classes.
+            batch_size: The size of a batch, for data that comes without batches.
+
+        Returns:
+            The counts, a row for each target; print it, `.plot()` it, or read its `.matrix`.
+
+        Raises:
+            UsageError: If the outputs are not of classes, there is no data, or the names are more
+                or fewer than the classes.
+
+        Example:
+            >>> trial.confusion((x, y)).matrix.shape
+            torch.Size([3, 3])
+        """
+        from anydevice.train.answers import confusion
+
+        trial = cast("Trial", self)
+        with trial.settings():
+            return confusion(trial, _batches_to_ask(trial, data, batch_size), names)
+
+    @names_checked
+    def worst(self, data: Any = None, *, number: int = 10, batch_size: int = 1000) -> "Worst":
+        """The samples with the largest losses.
+
+        Args:
+            data: The data; without it, the validation data of the trial, or else its test data.
+            number: How many samples.
+            batch_size: The size of a batch, for data that comes without batches.
+
+        Returns:
+            A list, the worst first: `index`, `loss`, `target`, `answer` and `inputs` of each.
+
+        Raises:
+            UsageError: If the number is below 1, there is no data, or the trial has no own loss.
+
+        Example:
+            >>> [each.index for each in trial.worst((x, y), number=2)]
+            [..., ...]
+        """
+        from anydevice.train.answers import worst
+
+        trial = cast("Trial", self)
+        if not isinstance(number, int) or number < 1:
+            raise UsageError(f"expected a number of 1 or more samples, got {number!r}.")
+        with trial.settings():
+            return worst(trial, _batches_to_ask(trial, data, batch_size), number)
+
     def __repr__(self) -> str:
         """A short form: network, parameters, optimizer, loss, device, and how far it is."""
         trial = cast("Trial", self)
@@ -135,6 +191,15 @@ def untouched(trial: "Trial") -> Iterator[None]:
     finally:
         sets.seed, sets.epoch = seed, epoch
         set_random_state(random, trial.device, trial.train_data)
+
+
+def _batches_to_ask(trial: "Trial", data: Any, batch_size: int) -> Any:
+    if together() and trial.options.strategy != "alone":
+        raise UsageError("expected one process to ask for single samples, got several ranks.")
+    initialise_lazy(trial)
+    if data is not None:
+        return trial.sets.over(data, batch_size)
+    return trial.sets.named("val" if "val" in trial.sets.given else "test")
 
 
 def _refuse_spent_by_looking(data: Any) -> None:

@@ -15,6 +15,7 @@ from anydevice.train.history import is_health
 
 CURVE_NUMBERS = 120_000  # of all curves together: under a megabyte of the page
 POINTS = (200, 100, 50, 25)  # of a curve; fewer where there are many
+CLASSES, PLACES = 40, 400  # rows of a picture, and numbers in one
 TEXT = 200  # characters of a parameter's value
 ERRORS, ERROR_TEXT = 40, 6000  # different tracebacks, and characters of one
 
@@ -35,6 +36,7 @@ def page_data(
         "figures": [{"name": name, "higher": more_is_better(name)} for name in figures],
         "columns": _columns(records, parameters, figures),
         "curves": _curves(records, [*figures, "seconds"], result),
+        "pictures": _pictures(records, result),
         "failures": _failures(records),
         "damaged": [str(each) for each in damaged],
         "environment": _environment(records),
@@ -142,6 +144,47 @@ def _spread(items: Sequence[int], most: int) -> list[int]:
     if len(items) <= most:
         return list(items)
     return [items[round(i * (len(items) - 1) / max(1, most - 1))] for i in range(most)]
+
+
+def _pictures(records: Sequence[Record], result: str | None) -> list[dict[str, Any]]:
+    """The confusion matrices and ROC curves of the best run's last epoch."""
+    having = [run for run, record in enumerate(records) if _pictures_of(record)]
+    if not having:
+        return []
+    best = having[0]
+    if result is not None:
+        best = min(having, key=lambda run: badness(result, records[run].last.get(result)))
+    return [{"run": best, **each} for each in _pictures_of(records[best])]
+
+
+def _pictures_of(record: Record) -> list[dict[str, Any]]:
+    found = []
+    for name, value in record.last.items():
+        if name.removeprefix("val_") == "roc" and isinstance(value, list):
+            curves = [value] if _is_matrix(value) else value
+            if all(_is_matrix(curve) and len(curve) == 2 for curve in curves[:CLASSES]):
+                found.append({"name": name, "kind": "curves", "rows": _plain_rows(curves)})
+        elif _is_matrix(value):
+            found.append({"name": name, "kind": "matrix", "rows": _plain_rows(value)})
+    return found
+
+
+def _is_matrix(value: object) -> bool:
+    """Whether it is rows of numbers, and not too many for a picture."""
+    if not isinstance(value, list) or not 1 < len(value) <= CLASSES:
+        return False
+    lengths = {len(row) if isinstance(row, list) else 0 for row in value}
+    if len(lengths) > 1 or not 1 < min(lengths) <= PLACES:
+        return False
+    return all(isinstance(number, (int, float)) for row in value for number in row)
+
+
+def _plain_rows(value: Any) -> Any:
+    return (
+        [_plain_rows(each) for each in value[:PLACES]]
+        if isinstance(value, list)
+        else (_plain(value))
+    )
 
 
 def _failures(records: Sequence[Record]) -> dict[str, Any]:

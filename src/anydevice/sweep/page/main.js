@@ -161,6 +161,7 @@ setUpChoices();
 setUpFilter();
 drawHead();
 drawTiles();
+drawPictures();
 drawFailures();
 drawDamaged();
 drawEnvironment();

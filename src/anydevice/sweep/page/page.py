@@ -15,7 +15,16 @@ from anydevice.version import __version__
 
 PAGE = "report.html"
 PICTURE = (1200, 530)
-SCRIPTS = ("runs.js", "table.js", "curves.js", "spread.js", "parallel.js", "summary.js", "main.js")
+SCRIPTS = (
+    "runs.js",
+    "table.js",
+    "curves.js",
+    "spread.js",
+    "parallel.js",
+    "classes.js",
+    "summary.js",
+    "main.js",
+)
 
 
 def report(folder: str | Path, output: str | Path | None = None) -> Path:

@@ -24,7 +24,7 @@ from anydevice.sweep.records.claims import is_claimed
 from anydevice.sweep.records.records import SWEEP, Damaged, Record, read_all, read_sheet
 from anydevice.tables import Shown, Table, printable
 from anydevice.text import UNSET, duration_text
-from anydevice.train.history import is_health
+from anydevice.train.history import is_health, is_shaped
 
 EPOCH_DURATION, RUN_DURATION, RAN_ON = "epoch duration", "run duration", "ran on"
 LEADING = ("loss", "accuracy")
@@ -131,7 +131,8 @@ class Results(Shown, Sequence[Record]):
     @cached_property
     def figures(self) -> list[str]:
         """The names of what was measured, in the order of the table."""
-        seen = dict.fromkeys(name for r in self.records for epoch in r.epochs for name in epoch)
+        epochs = [epoch for record in self.records for epoch in record.epochs]
+        seen = dict.fromkeys(n for epoch in epochs for n in epoch if not is_shaped(epoch[n]))
         leading = [name for name in LEADING if name in seen]
         return [*leading, *(n for n in seen if n not in (*LEADING, "epoch", "seconds"))]
 

@@ -10,6 +10,7 @@ from anydevice.errors import UsageError
 from anydevice.files import write_whole
 from anydevice.train.callbacks.averaging import averaged
 from anydevice.train.callbacks.callback import Callback
+from anydevice.train.history import is_shaped
 
 if TYPE_CHECKING:
     from anydevice.train.trial import Trial
@@ -34,6 +35,8 @@ class Watching(Callback):
                 f"expected to watch a figure among {', '.join(record)}, got {self.watch!r}."
             )
         figure = record[self.watch]
+        if is_shaped(figure):
+            raise UsageError(f"expected to watch a figure that is one number, got {self.watch!r}.")
         first = self.best is None or math.isnan(self.best)
         better = first or self.sign * (figure - (self.best or 0.0)) > by
         if better:
