@@ -7,6 +7,7 @@ import inspect
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import takewhile
 from typing import Any
 from unittest.mock import patch
 
@@ -110,7 +111,13 @@ def _line(kernel: Any, error: Exception) -> str:
 
 
 def _place(kernel: Any) -> str:
-    return line_text(*triton_names().line_of(kernel))
+    return line_text(kernel.fn.__code__.co_filename, _line_of(kernel))
+
+
+def _line_of(kernel: Any) -> int:
+    """That of its `def`, after its decorators."""
+    before = (not line.lstrip().startswith("def ") for line in kernel.raw_src)
+    return int(kernel.starting_line_number) + sum(takewhile(bool, before))
 
 
 def _tensors(bound: dict[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
@@ -233,7 +240,7 @@ def _rewritten(kernel: Any) -> Callable[..., Any]:
     for argument in (*definition.args.posonlyargs, *definition.args.args):
         argument.annotation = None
     definition.returns = None
-    file, line = triton_names().line_of(kernel)
+    file, line = function.__code__.co_filename, _line_of(kernel)
     if function.__module__.partition(".")[0] != "triton":
         _sources.add(file)
     ast.increment_lineno(tree, line - 1)

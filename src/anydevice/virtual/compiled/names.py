@@ -17,7 +17,6 @@ TRITON = {
     "JITFunction": "triton.runtime.jit:JITFunction",
     "Autotuner": "triton.runtime.autotuner:Autotuner",
     "bench": "triton.runtime.autotuner:Autotuner._bench",
-    "line_of": "triton.runtime.jit:get_jit_fn_file_line",
     "Target": "triton.backends.compiler:GPUTarget",
     "Descriptor": "triton.tools.tensor_descriptor:TensorDescriptor",
 }
