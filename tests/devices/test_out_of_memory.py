@@ -1,5 +1,6 @@
 """Out of memory: the explanation says what holds it, and how to find a batch that fits."""
 
+import gc
 import sys
 
 import pytest
@@ -12,6 +13,7 @@ MIB = 1 << 20
 
 
 def explained(program, memory):
+    gc.collect()  # what an error of the test before kept
     with ad.virtual_gpus(1, "t4", memory=memory, hollow=True):
         with pytest.raises(torch.OutOfMemoryError) as caught:
             program()
