@@ -87,6 +87,9 @@ def test_the_page_shows_each_card_in_a_real_browser(plan: Plan, tmp_path: Path) 
         shown = " ".join(browser.texts("svg text"))
         assert "step 1" in shown
         assert "step 3" in shown
+        assert "cuda:0" in shown  # a lane of the step
+        side = browser.texts("section:first-child th")
+        assert side[-2:] == ["Tesla T4", "NVIDIA H100 80GB HBM3"]
         assert not browser.complaints()
         assert browser.asked() == [page.as_uri()]
 

@@ -20,13 +20,12 @@ from anydevice.plan.hollow import workspaces
 from anydevice.plan.hollow.blocks import ACTIVATIONS, CATEGORIES, WORKSPACE, Peak, peak
 from anydevice.plan.hollow.run import HollowRun
 from anydevice.plan.hollow.steps import WHOLE
+from anydevice.plan.modules import MODULES_SHOWN, OUTSIDE, grouped
 from anydevice.plan.remedies.search import Remedies
 from anydevice.plan.time.predict import Prediction, predict
 from anydevice.tables import Shown, Table
 from anydevice.text import UNSET, duration_text, size_text
 
-MODULES_SHOWN = 12
-OUTSIDE = "outside modules"
 LEAST_SHOWN = 0.005  # share of the total
 BEYOND = ("rounding to blocks", "cached by the allocator", "CUDA context")
 ROWS = (*CATEGORIES, *BEYOND)
@@ -146,7 +145,7 @@ class Plan(Shown):
         by_module = self.verdicts[0].activations()
         if sum(by_module.values()) <= LEAST_SHOWN * self.verdicts[0].peak.bytes:
             return None
-        groups = _grouped(by_module)
+        groups = grouped(by_module)
         table = Table(("activations of", "bytes", "share"), right=("bytes", "share"))
         total = sum(groups.values())
         largest = [(name, size) for name, size in groups.items() if size / total > LEAST_SHOWN]
@@ -321,33 +320,6 @@ def _margin(run: HollowRun) -> str:
 def _span(low: int, high: int) -> str:
     ends = dict.fromkeys(map(size_text, (max(0, low), high)))
     return " to ".join(ends)
-
-
-def _grouped(by_module: dict[str, int]) -> dict[str, int]:
-    """Sums over modules whose names begin alike, as deep as they stay few.
-
-    Modules that differ in a number only (`layers.0.norm`, `layers.1.norm`) then share a line.
-    """
-    names = {name: [name] if name.startswith(OUTSIDE) else name.split(".") for name in by_module}
-    chosen = Counter[str]()
-    for depth in range(1, 1 + max(map(len, names.values()))):
-        groups = _added_up(by_module, names, depth)
-        if chosen and len(groups) > MODULES_SHOWN:
-            for parts in names.values():
-                if len(parts) >= depth and parts[depth - 1].isdigit():
-                    parts[depth - 1] = "*"
-            groups = _added_up(by_module, names, depth)
-            if len(groups) > MODULES_SHOWN:
-                break
-        chosen = groups
-    return dict(chosen.most_common())
-
-
-def _added_up(by_module: dict[str, int], names: dict[str, list[str]], depth: int) -> Counter[str]:
-    groups = Counter[str]()
-    for name, size in by_module.items():
-        groups[".".join(names[name][:depth])] += size
-    return groups
 
 
 def _largest_text(largest: Largest | None) -> str:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 from anydevice.files import write_whole
 from anydevice.pages.frame import page, resource
 from anydevice.plan.hollow.blocks import Block
+from anydevice.plan.modules import grouped
 from anydevice.plan.page.timeline import timeline
+from anydevice.plan.time.spans import step_timeline
 from anydevice.version import __version__
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ def report_page(plan: Plan) -> bytes:
     }
     body, style, *scripts = (
         resource("anydevice.plan.page", name)
-        for name in ("plan.html", "plan.css", "memory.js", "tables.js", "plan.js")
+        for name in ("plan.html", "plan.css", "memory.js", "step.js", "tables.js", "plan.js")
     )
     return page(f"{plan.program} – plan", body, data=data, styles=[style], scripts=scripts)
 
@@ -58,9 +60,10 @@ def _card(verdict: Verdict) -> dict[str, Any]:
         "timeline": timeline(run.blocks, run.device),
         "peak": {"event": verdict.peak.event, "bytes": verdict.peak.bytes},
         "holding": list(verdict.holding().items()),
-        "modules": _first(verdict.activations()),
+        "modules": _first(grouped(verdict.activations())),
         "blocks": [_block(block) for block in _fullest(verdict.peak.blocks)],
         "time": _time(verdict.time),
+        "step": step_timeline(run.work, run.card, gpus=run.gpus).to_dict() if run.work else None,
     }
 
 

@@ -3,6 +3,7 @@
 const data = embedded();
 byId("title").textContent = data.program;
 byId("lead").textContent = lead();
+if (data.cards.length > 1) byId("cards").append(sideBySide(data.cards));
 byId("cards").append(...data.cards.map(section));
 byId("foot").textContent = `Made ${data.made} by anydevice ${data.version}. Bytes are what PyTorch's allocator would take on these GPUs; times are predictions.`;
 
@@ -20,10 +21,29 @@ function section(card) {
     element("dl", { class: "tiles" }, tiles(card)),
     element("div", { class: "cards" },
       boxed("Memory over the steps", memoryOverSteps(card), "The allocator rounds sizes up and caches what was freed, so the device's bytes are higher."),
+      card.step ? boxed("One step", stepOverTime(card), "Predicted. The host launches kernels ahead of the GPU; where it waits, or where a stream is empty, time is lost.") : null,
       boxed("What holds the memory at the peak", bars(card.holding.filter(([, size]) => size > 0), bytes, shade), "", true),
       card.time ? boxed("Where the GPU's time goes", bars(card.time.ops, duration), "Predicted, by op.", true) : null,
       card.modules.length ? boxed("Activations, by module", bars(card.modules, bytes, () => shade("activations")), "Kept for the backward pass at the peak.", true) : null,
       boxed("Largest blocks at the peak", largestBlocks(card.blocks), "", true)));
+}
+
+/** The cards' figures in columns, each with its best one in bold. */
+function sideBySide(cards) {
+  const rows = [
+    ["fits", (card) => card.verdict],
+    ["memory", (card) => bytes(card.memory)],
+    ["device bytes", (card) => bytes(card.device), (card) => card.device],
+    ["to spare", (card) => (card.margin < 0 ? `${bytes(-card.margin)} too little` : bytes(card.margin)), (card) => -card.margin],
+    ["largest batch", (card) => (card.largest ? number(card.largest) : UNSET), (card) => -(card.largest ?? 0)],
+    ["time per step", (card) => (card.time ? duration(card.time.seconds) : UNSET), (card) => card.time?.seconds ?? Infinity],
+    ["samples per second", (card) => (card.time?.samples_per_second ? number(card.time.samples_per_second, 3) : UNSET), (card) => -(card.time?.samples_per_second ?? 0)],
+  ].filter(([, text]) => cards.some((card) => text(card) !== UNSET));
+  const best = (order) => order && Math.min(...cards.map(order));
+  return element("section", {}, element("div", { class: "card" }, element("div", { class: "scroll" }, element("table", { class: "wide" },
+    element("thead", {}, element("tr", {}, element("th", {}), cards.map((card) => element("th", { class: "number" }, card.name)))),
+    element("tbody", {}, rows.map(([name, text, order]) => element("tr", {}, element("td", {}, name),
+      cards.map((card) => element("td", { class: "number" }, order && order(card) === best(order) && cards.length > 1 ? element("b", {}, text(card)) : text(card))))))))));
 }
 
 function tiles(card) {

@@ -5,7 +5,7 @@ function bars(rows, format, colour = () => hue(0)) {
   const total = rows.reduce((sum, [, figure]) => sum + figure, 0);
   return element("div", { class: "scroll" }, element("table", { class: "wide" }, element("tbody", {}, rows.map(([name, figure]) =>
     element("tr", {},
-      element("td", {}, name),
+      element("td", { class: "name" }, name),
       element("td", { class: "number" }, format(figure)),
       element("td", { class: "number" }, `${((100 * figure) / total).toFixed(0)}%`),
       element("td", { class: "bar" }, element("span", { class: "share" },
