@@ -15,7 +15,7 @@ def grouped(by_module: dict[str, int]) -> dict[str, int]:
     """
     names = {name: [name] if name.startswith(OUTSIDE) else name.split(".") for name in by_module}
     chosen = Counter[str]()
-    for depth in range(1, 1 + max(map(len, names.values()))):
+    for depth in range(1, 1 + max(map(len, names.values()), default=0)):
         groups = _added_up(by_module, names, depth)
         if chosen and len(groups) > MODULES_SHOWN:
             for parts in names.values():
