@@ -41,11 +41,13 @@ if TYPE_CHECKING:
     from anydevice.sweep.sample import uniform as uniform
     from anydevice.sweep.sweep import Sweep as Sweep
     from anydevice.train import callbacks as callbacks
+    from anydevice.train.classifier import Classifier as Classifier
     from anydevice.train.summary import summary as summary
     from anydevice.train.trial import Trial as Trial
     from anydevice.virtual.machine import virtual_gpus as virtual_gpus
 
 _HOME = {
+    "Classifier": "train.classifier",
     "DeviceNotFound": "devices.choose",
     "Results": "sweep.results.results",
     "Run": "sweep.grid",

@@ -47,7 +47,10 @@ def _by_loss(loss: Loss | None) -> Forward:
                 output = network(**(batch if loss is None else without_target(batch)))
             else:
                 target, output = batch, network(batch)
-            value = _own_loss(output) if loss is None else loss(output, target)
+            made = output
+            if type(output) is not Tensor:  # of a model that gives more than its predictions
+                output = predicted(output)
+            value = _own_loss(made) if loss is None else loss(output, target)
         except (RuntimeError, ValueError, IndexError) as error:
             _note_shapes(error, batch, output)
             raise
@@ -78,6 +81,18 @@ def _by_step(step: Step) -> Forward:
         return Result(_scalar(value), output, target, sample_count(batch))
 
     return forward
+
+
+def predicted(output: Any) -> Any:
+    """The predictions among what a model gives: its `logits`, as Hugging Face's models name them.
+
+    Of sequences the classes come last there; here they come after the samples, as in PyTorch.
+    """
+    by_name = isinstance(output, Mapping)
+    found = output.get("logits") if by_name else getattr(output, "logits", None)
+    if not isinstance(found, Tensor):
+        return output
+    return found.movedim(-1, 1) if found.dim() == 3 else found
 
 
 def _own_loss(output: Any) -> Any:

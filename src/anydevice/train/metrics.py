@@ -193,6 +193,13 @@ def _attributes(metric: Any) -> dict[str, Any]:
 
 def accuracy(output: Tensor, target: Tensor) -> Tensor:
     """Which predictions are right: classes along dimension 1, or one logit each for yes and no."""
+    if not isinstance(output, Tensor) or not isinstance(target, Tensor):
+        raise UsageError(
+            "expected outputs and targets that are tensors, for accuracy, got outputs of "
+            f"{type(output).__name__} and targets of {type(target).__name__}: let the network "
+            "return a tensor or an object with .logits, and name the targets 'labels' in batches "
+            "that are dictionaries."
+        )
     if output.shape == target.shape and not target.is_floating_point():
         return (output > 0) == target.bool()
     if output.shape == target.shape:  # soft labels, or yes and no as numbers

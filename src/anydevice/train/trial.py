@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from anydevice.devices.choose import DeviceLike, exact, pick
+from anydevice.devices.choose import DeviceLike, exact, pick, try_gpu
 from anydevice.devices.move import move
 from anydevice.errors import UsageError, names_checked
 from anydevice.train import state
@@ -20,11 +20,13 @@ from anydevice.train.callbacks.schedule import scheduled, with_schedule
 from anydevice.train.checkpoint.checkpoints import Checkpoints, malformed, read
 from anydevice.train.checkpoint.resume import NAMED, Keeper, of_all_ranks, of_this_rank
 from anydevice.train.copies import copied, optimizer_over
+from anydevice.train.data.samples import loaded
 from anydevice.train.data.sets import Sets
 from anydevice.train.distributed.failing import Watch
 from anydevice.train.distributed.strategy import Strategy
 from anydevice.train.epochs import epoch_of, measured, reactions_of
 from anydevice.train.export import export
+from anydevice.train.forms import Forms, set_named
 from anydevice.train.forward import Step, answer, joined
 from anydevice.train.history import History
 from anydevice.train.job import (
@@ -52,7 +54,7 @@ SETS = ("train", "val", "test")
 instead: ContextVar[Callable[["Trial", int], History] | None] = ContextVar("instead", default=None)
 
 
-class Trial(Questions):
+class Trial(Questions, Forms):
     """A training run.
 
     Args:
@@ -113,6 +115,7 @@ class Trial(Questions):
         self.sets = Sets(_home(network))
         self.frozen = Frozen()
         self.stopped = False
+        self.max_epochs: int | None = None  # of fit()
         self.epochs = 0  # that the run under way, or the last one, goes to
         self.keeper: Keeper | None = None  # of checkpoints
         self.ranks: Ranks | None = None  # those that train together, once they have met
@@ -123,22 +126,43 @@ class Trial(Questions):
     # ---- what it is given ----
 
     @classmethod
-    def of(cls, module: nn.Module, **options: Any) -> Self:
+    def of(
+        cls,
+        module: nn.Module,
+        *,
+        max_epochs: int | None = None,
+        num_gpus: int | None = None,
+        gradient_clip_val: float | None = None,
+        **options: Any,
+    ) -> Self:
         """A trial of a module that brings its own `training_step` and `configure_optimizers`.
 
         Args:
             module: As Lightning's or d2l's. What it logs is averaged over the epoch.
+            max_epochs: How many epochs `fit()` trains.
+            num_gpus: 1 to train on a GPU, if there is one; 0 for the CPU.
+            gradient_clip_val: As `with_options(clip_norm=…)`; 0 is none.
             options: Arguments of `Trial`, which take precedence over the module's own.
 
         Raises:
-            UsageError: If the module has no such methods, or several optimizers.
+            UsageError: If the module has no such methods, or several optimizers, or there are to
+                be several GPUs.
 
         Example:
             >>> history = ad.Trial.of(module).with_generators((x, y)).run(1, verbose=False)
         """
         recipe = recipe_of(module)
         callbacks = [*recipe.pop("callbacks"), *options.pop("callbacks", ())]
-        return cls(module, callbacks=callbacks, **{**recipe, **options})
+        trial = cls(module, callbacks=callbacks, **{**recipe, **options})
+        trial.max_epochs = max_epochs
+        if num_gpus is not None and num_gpus > 1:
+            raise UsageError(
+                f"expected num_gpus of 0 or 1 in one process, got {num_gpus}: start the program "
+                "with torchrun, a process for each GPU."
+            )
+        if gradient_clip_val:
+            trial.with_options(clip_norm=gradient_clip_val)
+        return trial if num_gpus is None else trial.to(try_gpu() if num_gpus else "cpu")
 
     @names_checked
     def to(self, device: DeviceLike = "auto", precision: str | None = None) -> Self:
@@ -290,7 +314,8 @@ class Trial(Questions):
         """Sets the data: tensors, arrays, a Dataset, a DataLoader or any iterable of batches.
 
         Args:
-            train_generator: The data to train on.
+            train_generator: The data to train on; or a DataModule with `train_dataloader()`, which
+                may have the other sets too.
             val_generator: The data to measure on after each epoch.
             test_generator: The data that `evaluate()` measures on where there is none of these.
             batch_size: The size of a batch, for data that comes without batches.
@@ -307,6 +332,11 @@ class Trial(Questions):
         """
         if not isinstance(batch_size, int) or batch_size < 1:
             raise UsageError(f"expected a batch_size of 1 or more, got {batch_size!r}.")
+        modules = loaded(train_generator if train is None else train)
+        if modules:
+            train_generator, train = modules.pop("train"), None
+            val = modules.get("val") if val is None and val_generator is None else val
+            test = modules.get("test") if test is None and test_generator is None else test
         given = (train_generator, val_generator, test_generator)
         for name, data, same in zip(SETS, given, (train, val, test), strict=True):
             if data is not None and same is not None:
@@ -392,12 +422,15 @@ class Trial(Questions):
         self.stopped = True
 
     @names_checked
-    def evaluate(self, data: Any = None, *, batch_size: int = 1000) -> dict[str, float]:
+    def evaluate(
+        self, data: Any = None, *, batch_size: int = 1000, data_key: Any = None
+    ) -> dict[str, float]:
         """Measures the metrics.
 
         Args:
             data: The data; without it, the validation data of the trial, or else its test data.
             batch_size: The size of a batch, for data that comes without batches.
+            data_key: Instead of data, which of the trial's own: "train", "val" or "test".
 
         Returns:
             The figures by the names of the metrics.
@@ -408,15 +441,21 @@ class Trial(Questions):
         """
         with self._together(), self.settings():
             if data is not None:
+                if data_key is not None:
+                    raise UsageError("expected data or a data_key, got both: leave one out.")
                 return measured(self, self.sets.shared(data, batch_size))
-            return measured(self, self.sets.named("val" if "val" in self.sets.given else "test"))
+            default = "val" if "val" in self.sets.given else "test"
+            name = default if data_key is None else set_named(data_key)
+            return measured(self, self.sets.named(name))
 
     @names_checked
-    def predict(self, data: Any, *, batch_size: int = 1000) -> Any:
+    def predict(self, data: Any = None, *, batch_size: int = 1000, data_key: Any = None) -> Any:
         """Runs the network on all of `data`.
 
         Args:
-            data: Inputs as the trial's own data, with or without targets.
+            data: Inputs as the trial's own data, with or without targets; without it, the test
+                data of the trial.
+            data_key: Instead of data, which of the trial's own: "train", "val" or "test".
             batch_size: The size of a batch, for data that comes without batches.
 
         Returns:
@@ -426,6 +465,9 @@ class Trial(Questions):
             >>> trial.predict(x[:5]).argmax(1).shape
             torch.Size([5])
         """
+        if data is None:
+            name = "test" if data_key is None else set_named(data_key)
+            data = self.sets.of(name).data
         return joined(list(self.predictions(data, batch_size=batch_size)))
 
     def predictions(self, data: Any, *, batch_size: int = 1000) -> Iterator[Any]:

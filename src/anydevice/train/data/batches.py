@@ -13,6 +13,7 @@ from torch.utils.data.dataloader import default_collate
 from anydevice.devices.load import load_of
 from anydevice.devices.move import move
 from anydevice.errors import UsageError
+from anydevice.train.data.samples import Samples, collate, make_known, samples_of
 
 # Data up to this share of the free memory stays on the device; the remainder is for the training.
 RESIDENT_SHARE = 0.5
@@ -111,6 +112,7 @@ def batches_of(
 
     `order(samples)` gives the function that draws an epoch's order, for data without one.
     """
+    data = samples_of(data)
     tensors = tensors_of(data)
     if tensors is not None:
         _refuse_uneven(tensors)
@@ -194,11 +196,14 @@ def _loaded(data: Dataset[Any], batch_size: int, order: RowOrder) -> DataLoader[
             rows = order(torch.device("cpu"))
             return iter(range(len(self)) if rows is None else rows.tolist())
 
-    return DataLoader(data, batch_size, sampler=Sampler())
+    how: Any = collate if isinstance(data, Samples) else None
+    return DataLoader(data, batch_size, sampler=Sampler(), collate_fn=how)
 
 
 def _pinned(batch: Any) -> Any:
     """The batch in memory that can be copied from while the program continues."""
+
+    make_known(batch)
 
     def pin(tensor: Tensor) -> Tensor:
         pageable = tensor.device.type == "cpu" and not tensor.is_pinned()

@@ -15,6 +15,7 @@ from anydevice.errors import UsageError
 from anydevice.train.data.batches import RowOrder, batches_of, tensors_of
 from anydevice.train.data.random_state import random_state, set_random_state
 from anydevice.train.data.rows import rows_of, sample_count, slices
+from anydevice.train.data.samples import samples_of
 from anydevice.train.ranks import Ranks
 
 CPU = torch.device("cpu")
@@ -95,6 +96,7 @@ def portions(
 ) -> tuple[Iterable[Any], Iterable[tuple[int, int]] | None]:
     """As `batches_of`, for this rank's part of each batch; also returns the sizes of the parts."""
     how: dict[str, Any] = {"batch_size": batch_size, "order": order}
+    data = samples_of(data)
     if isinstance(data, IterableDataset):
         data = DataLoader(data, batch_size)
     if isinstance(data, DataLoader) and isinstance(data.sampler, DistributedSampler):

@@ -6,6 +6,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from anydevice.errors import UsageError
+from anydevice.train.data.samples import make_known
 
 
 def sample_count(batch: Any) -> int:
@@ -13,6 +14,8 @@ def sample_count(batch: Any) -> int:
     held = batch[0] if isinstance(batch, (tuple, list)) and batch else batch
     if not isinstance(held, Tensor):
         held = next((leaf for leaf in tree_leaves(batch) if isinstance(leaf, Tensor)), None)
+    if held is None and make_known(batch):
+        return sample_count(dict(batch))
     if held is None or held.dim() == 0:
         raise UsageError(
             "expected a batch with samples along dimension 0 of its tensors, got "

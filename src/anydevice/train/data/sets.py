@@ -1,7 +1,8 @@
 """The data of a trial: its training, validation and test sets as batches on its device."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, cast
 
 import torch
@@ -24,6 +25,26 @@ class Given:
     shuffle: bool
 
 
+class Limited:
+    """So many batches in a pass: the first ones, or all of them and some again."""
+
+    def __init__(self, batches: Iterable[Any], steps: int) -> None:
+        self.batches, self.steps = batches, steps
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __iter__(self) -> Iterator[Any]:
+        done = 0
+        while done < self.steps:
+            before = done
+            for batch in islice(self.batches, self.steps - done):
+                done += 1
+                yield batch
+            if done == before:  # none are left
+                return
+
+
 @dataclass
 class Sets:
     """The sets by name, and the order that each epoch takes the training samples in."""
@@ -34,6 +55,12 @@ class Sets:
     epoch: int = 0
     made: dict[str, Iterable[Any]] = field(default_factory=dict)
     ranks: Ranks | None = None
+    steps: dict[str, int] = field(default_factory=dict)  # of a pass, where it is not all
+
+    def limit(self, name: str, steps: int) -> None:
+        """Have so many batches in a pass over a set: fewer than there are, or some again."""
+        self.steps[name] = steps
+        self.made.clear()
 
     def give(self, name: str, data: Any, batch_size: int, shuffle: bool) -> None:
         """Take one set, instead of one that had this name."""
@@ -60,14 +87,20 @@ class Sets:
     def named(self, name: str) -> Iterable[Any]:
         """The batches of a set."""
         if name not in self.made:
-            if name not in self.given:
-                raise UsageError(
-                    f"expected {name} data, got none: give it by trial.with_generators({name})."
-                )
-            given = self.given[name]
+            given = self.of(name)
             over = self.shared if self.ranks else self.over
-            self.made[name] = over(given.data, given.batch_size, shuffle=given.shuffle)
+            batches = over(given.data, given.batch_size, shuffle=given.shuffle)
+            steps = self.steps.get(name)
+            self.made[name] = Limited(batches, steps) if steps else batches
         return self.made[name]
+
+    def of(self, name: str) -> Given:
+        """A set as it was given."""
+        if name not in self.given:
+            raise UsageError(
+                f"expected {name} data, got none: give it by trial.with_generators({name}=…)."
+            )
+        return self.given[name]
 
     def over(self, data: Any, batch_size: int, *, shuffle: bool = False) -> Iterable[Any]:
         """The batches of any data, as the network is used to them."""
