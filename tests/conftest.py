@@ -13,6 +13,9 @@ import pytest
 # it: the tests take half the time. Read when torch is imported, here and in programs of tests.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+# Compiling takes many seconds; the tests of compiled programs do it.
+os.environ.setdefault("ANYDEVICE_COMPILE", "eager")
+
 import torch
 
 TESTS = Path(__file__).parent

@@ -44,8 +44,7 @@ def planned(path: Path, **options: object) -> Plan:
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in PROGRAMS.glob("*.py")))
-def test_a_program_is_answered(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ANYDEVICE_COMPILE", "eager")  # compiled: tests/plan/compiled
+def test_a_program_is_answered(name: str) -> None:
     run = planned(PROGRAMS / f"{name}.py").verdicts[0].run
     counted, said = EXPECTED.get(name, (TRAINS, []))
     assert (run.steps, run.unit) == counted

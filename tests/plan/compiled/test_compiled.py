@@ -14,6 +14,12 @@ from anydevice.plan.time.work import Op
 pytest.importorskip("triton")
 HERE = Path(__file__).parent
 
+
+@pytest.fixture(autouse=True)
+def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ANYDEVICE_COMPILE", raising=False)
+
+
 MODEL = """
 import sys, torch
 from torch import nn

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from importlib.util import find_spec
 
 from anydevice.virtual.compiled.names import MissingNameError, inductor_names
@@ -29,14 +30,12 @@ def why_not() -> str:
 
 def _put_in_place(hollow: bool) -> str:
     """Prepares Inductor, until the GPUs go."""
-    names = inductor_names()
+    inductor_names()
     from anydevice.virtual import surface
-    from anydevice.virtual.compiled import hollow_inductor
 
-    if not hollow:
-        return "there is no card to generate code for"
-    prepared = hollow_inductor.attributes()
-    if names.guards._empty_strided_cuda is not hollow_inductor.empty_strided:
-        for owner, name, value in prepared:
-            surface.replace(owner, name, value)
+    if surface.compiles():
+        return ""
+    home = "hollow_inductor" if hollow else "host_inductor"
+    inductor = import_module(f"anydevice.virtual.compiled.{home}")
+    surface.prepare_compiling(inductor.attributes())
     return ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from anydevice.virtual.compiled import density
+from anydevice.virtual.compiled.configured import configured
 from anydevice.virtual.compiled.launches import (
     COMPILED,
     GRAPH,
@@ -44,7 +44,7 @@ def attributes() -> Iterator[tuple[Any, str, Any]]:
     yield names.AsyncCompile, "triton", _kernel
     yield names.guards, "_empty_strided_cuda", empty_strided
     yield names.CompiledGraph, "__call__", _entering(names.CompiledGraph.__call__)
-    yield names.compiling, "compile_fx", _configured(names.compile_fx)
+    yield names.compiling, "compile_fx", configured(names.compile_fx, configuration())
     yield names.compiling, "cudagraphify", _replayed
     yield names.Folder, "__init__", _on_host(names.Folder.__init__)
     yield names.Folder, "_deduce_value", _on_host(names.deduced)
@@ -56,26 +56,6 @@ def empty_strided(size: Any, stride: Any, dtype: torch.dtype) -> Tensor:
 
 
 # ---- compiling ----
-
-_configuring = threading.local()
-
-
-def _configured(compile_fx: Callable[..., Any]) -> Callable[..., Any]:
-    """compile_fx calls itself by its name once it has applied what it was given."""
-
-    def compiled(model: Any, inputs: Any, *rest: Any, **options: Any) -> Any:
-        if getattr(_configuring, "on", False):
-            return compile_fx(model, inputs, *rest, **options)
-        given = options.pop("config_patches", None) or {}
-        _configuring.on = True
-        try:
-            return compile_fx(
-                model, inputs, *rest, config_patches={**given, **configuration()}, **options
-            )
-        finally:
-            _configuring.on = False
-
-    return compiled
 
 
 class OnHost(TorchDispatchMode):  # type: ignore[no-untyped-call]

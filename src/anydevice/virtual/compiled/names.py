@@ -36,12 +36,16 @@ INTERPRETER = {
 
 INDUCTOR = {
     "compile_fx": "torch._inductor.compile_fx:compile_fx",
+    "compile_inner": "torch._inductor.compile_fx:compile_fx_inner",
     "compiling": "torch._inductor.compile_fx:",
     "cudagraphify": "torch._inductor.compile_fx:cudagraphify",
     "config": "torch._inductor.config:",
     "AsyncCompile": "torch._inductor.async_compile:AsyncCompile",
     "launch_triton": "torch._inductor.async_compile:AsyncCompile.triton",
     "CompiledGraph": "torch._inductor.output_code:CompiledFxGraph",
+    "Box": "torch._inductor.utils:BoxedBool",
+    "compiler": "torch._inductor.cpp_builder:get_cpp_compiler",
+    "functorch": "torch._functorch.config:",
     "guards": "torch._C._dynamo.guards:",
     "Folder": "torch._inductor.fx_passes.joint_graph:UniformValueConstantFolder",
     "deduced": "torch._inductor.fx_passes.joint_graph:UniformValueConstantFolder._deduce_value",
@@ -58,6 +62,19 @@ CONFIGURATION = {
     "max_autotune_gemm": False,
     "max_autotune_pointwise": False,
     "coordinate_descent_tuning": False,
+}
+
+# The same where values are computed: random numbers stay those of the card's generator.
+WITH_VALUES = {
+    "compile_threads": 1,
+    "fallback_random": True,
+    "shape_padding": False,
+    "max_autotune": False,
+    "max_autotune_gemm": False,
+    "max_autotune_pointwise": False,
+    "coordinate_descent_tuning": False,
+    "cpp_wrapper": False,
+    "freezing": False,
 }
 
 
@@ -83,10 +100,11 @@ def inductor_names() -> Any:
     return _looked_up(INDUCTOR)
 
 
-def configuration() -> dict[str, Any]:
-    """CONFIGURATION, as far as this Inductor has it."""
+def configuration(*, with_values: bool = False) -> dict[str, Any]:
+    """What is changed, as far as this Inductor has it."""
     known = inductor_names().config._config
-    return {name: value for name, value in CONFIGURATION.items() if name in known}
+    wanted = WITH_VALUES if with_values else CONFIGURATION
+    return {name: value for name, value in wanted.items() if name in known}
 
 
 def _looked_up(names: dict[str, str]) -> SimpleNamespace:

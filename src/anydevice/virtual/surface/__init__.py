@@ -86,6 +86,7 @@ Entries = Iterable[tuple[Any, str, Any]]  # owner, name, value
 _ABSENT = object()
 _before: list[tuple[Any, str, Any]] = []
 _left_out: list[str] = []
+_prepared = False
 imported = Waiting()
 
 
@@ -123,8 +124,23 @@ def show_attributes(gpu: Card, *, without_values: bool) -> None:
     defaults.remember()
 
 
+def compiles() -> bool:
+    """Whether Inductor is prepared for these GPUs."""
+    return _prepared
+
+
+def prepare_compiling(entries: Entries) -> None:
+    """Replaces names of Inductor until hide()."""
+    global _prepared
+    for owner, name, value in list(entries):
+        replace(owner, name, value)
+    _prepared = True
+
+
 def hide() -> None:
     """Puts back what was replaced, all that can be, also where an enable() stopped half-way."""
+    global _prepared
+    _prepared = False
     with ExitStack() as steps:  # runs them all, the last one first
         steps.callback(imported.forget)
         steps.callback(devices.ask_again)

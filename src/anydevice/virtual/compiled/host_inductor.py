@@ -1,0 +1,241 @@
+"""Inductor for virtual GPUs that compute: its code for the CPU, on the GPU's own bytes."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import cache
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import GraphModule, Node
+from torch.fx.passes.fake_tensor_prop import FakeTensorProp
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
+
+from anydevice.notices import say_once
+from anydevice.virtual.compiled.configured import configured
+from anydevice.virtual.compiled.names import configuration, inductor_names
+
+# Note [A compiled program on a GPU that computes]
+# Dynamo and AOTAutograd see CUDA tensors: graph breaks, guards, recompilations and errors are those
+# of a card, and what is saved for backward lies on the GPU. Each graph of ops that is left goes to
+# Inductor's C++ for the CPU. It runs on host tensors that are other names for the same bytes
+# (`to_host`); what its wrapper allocates lies on the virtual GPU, so that memory is counted.
+#
+# A graph with an op that the CPU lacks (CUDA's attention kernels), that draws random numbers (they
+# stay those of the card's generator), communicates, or is of another library, runs op by op on the
+# virtual GPU. So do all where there is no C++ compiler.
+
+CPP = (
+    "torch.compile compiles for the CPU on virtual GPUs, which takes a while the first time; "
+    "ANYDEVICE_COMPILE=eager runs the program as it is written."
+)
+WITHOUT_COMPILER = "torch.compile: without a C++ compiler, graphs run op by op on virtual GPUs."
+OWN = ("aten", "prims", "inductor")  # namespaces of ops that Inductor knows
+
+
+def attributes() -> Iterator[tuple[Any, str, Any]]:
+    """What Inductor is given; MissingNameError if it has other names."""
+    names = inductor_names()
+    changes = configuration(with_values=True)
+    yield names.guards, "_empty_strided_cpu", _allocating(names.guards._empty_strided_cpu)
+    compile_fx = configured(names.compile_fx, changes, inner_compile=_inner)
+    yield names.compiling, "compile_fx", _uncached(compile_fx)
+
+
+def _uncached(compile_fx: Callable[..., Any]) -> Callable[..., Any]:
+    """What `_inner` returns cannot be kept in AOTAutograd's cache."""
+
+    def compiled(*arguments: Any, **options: Any) -> Any:
+        with inductor_names().functorch.patch(enable_autograd_cache=False):
+            return compile_fx(*arguments, **options)
+
+    return compiled
+
+
+# ---- compiling ----
+
+
+def _inner(module: GraphModule, inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
+    """A graph of ops, compiled."""
+    names = inductor_names()
+    if not any(_is_cuda(each) for node in module.graph.nodes for each in _values(node)):
+        return names.compile_inner(module, inputs, **options)  # type: ignore[no-any-return]
+    if _stays_on_the_card(module) or not _has_compiler():
+        return _boxed(lambda given: module(*given))
+    say_once(CPP)
+    cuda = [_is_cuda(value) for value in tree_leaves(_output(module).args[0], is_leaf=_is_value)]
+    hosts = _moved(module, inputs)
+    options["cudagraphs"] = names.Box(False)
+    compiled = names.compile_inner(module, hosts, **options)
+    return _boxed(lambda given: _run(compiled, given, cuda))
+
+
+@cache
+def _has_compiler() -> bool:
+    try:
+        inductor_names().compiler()
+    except Exception:  # a type of Inductor
+        say_once(WITHOUT_COMPILER)
+        return False
+    return True
+
+
+def _boxed(run: Callable[[list[Any]], Any]) -> Callable[..., Any]:
+    """As AOTAutograd calls it: with a list, which is emptied."""
+
+    def called(given: list[Any]) -> Any:
+        own = list(given)
+        given.clear()
+        return run(own)
+
+    called._boxed_call = True  # type: ignore[attr-defined]
+    return called
+
+
+def _values(node: Node) -> list[Any]:
+    return tree_leaves(node.meta.get("val"))
+
+
+def _is_value(leaf: Any) -> bool:
+    return isinstance(leaf, Node)
+
+
+def _is_cuda(value: Any) -> bool:
+    if isinstance(value, Node):
+        value = value.meta.get("val")
+    return isinstance(value, Tensor) and value.device.type == "cuda"
+
+
+def _output(module: GraphModule) -> Node:
+    last: Node = list(module.graph.nodes)[-1]
+    return last
+
+
+def _stays_on_the_card(module: GraphModule) -> bool:
+    """Whether the graph has an op that Inductor's code for the CPU cannot stand for."""
+    return any(
+        not _is_of_the_host(node.target)
+        for node in module.graph.nodes
+        if node.op == "call_function" and not _is_python(node.target)
+    ) or any(node.op == "call_module" for node in module.graph.nodes)
+
+
+def _is_python(target: Any) -> bool:
+    """operator.getitem, arithmetic on sizes."""
+    return not isinstance(target, torch._ops.OperatorBase)
+
+
+def _is_of_the_host(op: Any) -> bool:
+    if not isinstance(op, torch._ops.OpOverload) or op.namespace not in OWN:
+        return False
+    if torch.Tag.nondeterministic_seeded in op.tags:
+        return False
+    name: str = op._name
+    keys = ("CPU", "CompositeExplicitAutograd", "CompositeImplicitAutograd")
+    has_kernel = any(torch._C._dispatch_has_kernel_for_dispatch_key(name, key) for key in keys)
+    return has_kernel or op.is_view or torch.Tag.pointwise in op.tags or op.namespace != "aten"
+
+
+def _moved(module: GraphModule, inputs: Sequence[Any]) -> list[Any]:
+    """Moves the graph to the host; the inputs as the compiler sees them there."""
+    for node in module.graph.nodes:
+        node.args = tree_map_only(torch.device, _host_device, node.args)
+        node.kwargs = tree_map_only(torch.device, _host_device, dict(node.kwargs))
+        if node.op == "get_attr":
+            constant = getattr(module, str(node.target), None)
+            if isinstance(constant, Tensor) and constant.is_cuda:
+                setattr(module, str(node.target), to_host(constant.detach()))
+    module.recompile()
+    values = (value for node in module.graph.nodes for value in _values(node))
+    mode: Any = next((v.fake_mode for v in values if hasattr(v, "fake_mode")), None)
+    mode = mode or FakeTensorMode(allow_non_fake_inputs=True)
+    with mode:
+        hosts = [_fake_on_host(each) for each in inputs]
+    symbols = mode.shape_env
+    with symbols.ignore_fresh_unbacked_symbols() if symbols else nullcontext():
+        FakeTensorProp(module, mode).propagate_dont_convert_inputs(*hosts)
+    return hosts
+
+
+def _host_device(device: torch.device) -> torch.device:
+    return torch.device("cpu") if device.type == "cuda" else device
+
+
+def _fake_on_host(value: Any) -> Any:
+    if not _is_cuda(value):
+        return value
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cpu")
+
+
+# ---- running ----
+
+_running = threading.local()
+_owners: WeakValueDictionary[int, Tensor] = WeakValueDictionary()  # by their address
+
+
+@contextmanager
+def _on_the_card() -> Iterator[None]:
+    """Inside the block, what a generated wrapper allocates lies on the virtual GPU."""
+    before, _running.device = getattr(_running, "device", None), torch.cuda.current_device()
+    try:
+        yield
+    finally:
+        _running.device = before
+
+
+def _allocating(empty_strided: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def allocate(size: Any, stride: Any, dtype: torch.dtype) -> Tensor:
+        device = getattr(_running, "device", None)
+        if device is None:
+            return empty_strided(size, stride, dtype)
+        return to_host(torch.empty_strided(size, stride, dtype=dtype, device=f"cuda:{device}"))
+
+    return allocate
+
+
+def _run(compiled: Callable[..., Any], given: list[Any], cuda: list[bool]) -> Any:
+    first = next((each for each in given if isinstance(each, Tensor) and each.is_cuda), None)
+    device = first.get_device() if first is not None else torch.cuda.current_device()
+    with torch.cuda.device(device), _on_the_card():
+        hosts = tree_map(lambda each: to_host(each) if _is_cuda(each) else each, given)
+        given.clear()
+        results = compiled(hosts)
+    return [_placed(each, there) for each, there in zip(results, cuda, strict=True)]
+
+
+def _placed(result: Any, on_card: bool) -> Any:
+    """A result where the program expects it."""
+    if not isinstance(result, Tensor):
+        return result
+    owner = _owners.get(result.untyped_storage().data_ptr())
+    if not on_card:
+        return result if owner is None else result.clone()
+    if owner is None:
+        return result.to("cuda")
+    return _as_viewed(owner, result)
+
+
+def _as_viewed(owner: Tensor, like: Tensor) -> Tensor:
+    """The owner's bytes, in the shape of another name for them."""
+    empty = torch.empty(0, dtype=like.dtype, device=owner.device)
+    return empty.set_(owner.untyped_storage(), like.storage_offset(), like.shape, like.stride())
+
+
+def to_host(tensor: Tensor) -> Tensor:
+    """The same bytes as a CPU tensor, which keeps them."""
+    size = tensor.untyped_storage().nbytes()
+    if size == 0:
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+    address = tensor.untyped_storage().data_ptr()
+    held: Any = (ctypes.c_uint8 * size).from_address(address)
+    held.owner = tensor  # kept by the array, and that by the storage
+    _owners[address] = tensor
+    flat = torch.from_numpy(np.frombuffer(held, dtype=np.uint8))
+    return _as_viewed(flat, tensor)

@@ -1,0 +1,117 @@
+"""torch.compile on virtual GPUs that compute: a card's graphs, a card's random numbers."""
+
+import pytest
+
+from tests.virtual.own_process import run
+
+COMPILED = {"ANYDEVICE_COMPILE": ""}
+NETWORK = """
+from torch import nn
+import torch._dynamo
+class Net(nn.Module):
+    def __init__(self, dropout):
+        super().__init__()
+        self.up, self.norm, self.down = nn.Linear(16, 64), nn.LayerNorm(64), nn.Linear(64, 4)
+        self.dropout, self.breaks = nn.Dropout(dropout), False
+    def forward(self, x):
+        x = self.norm(torch.nn.functional.gelu(self.up(x)))
+        if self.breaks:
+            torch._dynamo.graph_break()
+        return self.down(self.dropout(x))
+
+def trained(compiles, dropout, breaks=False):
+    torch.manual_seed(0)
+    network = Net(dropout).cuda()
+    network.breaks = breaks
+    forward = torch.compile(network) if compiles else network
+    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(3):
+        loss = forward(torch.randn(8, 16, device="cuda")).logsumexp(1).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+virtual.enable()
+"""
+
+
+def test_graphs_breaks_and_random_numbers_are_those_of_a_card() -> None:
+    """Without a C++ compiler: graphs run op by op."""
+    seen = run(
+        NETWORK
+        + """
+import torch._inductor.config
+torch._inductor.config.cpp.cxx = ("no-compiler",)
+from torch._dynamo.utils import counters
+seen = {"eager": trained(False, 0.5), "compiled": trained(True, 0.5)}
+seen["graphs"] = counters["stats"]["unique_graphs"]
+network = Net(0.5).cuda()
+network.breaks = True
+x = torch.randn(8, 16, device="cuda")
+said = torch._dynamo.explain(network)(x)
+seen["explained"] = [said.graph_count, said.graph_break_count]
+try:
+    torch.compile(network, fullgraph=True)(x)
+except torch._dynamo.exc.Unsupported as error:
+    seen["full"] = "graph_break" in str(error)
+print(json.dumps(seen))
+""",
+        **COMPILED,
+    )
+    assert seen["compiled"] == pytest.approx(seen["eager"], rel=1e-6)  # the same dropout
+    assert seen["graphs"] == 1
+    assert seen["explained"] == [2, 1]
+    assert seen["full"] is True
+
+
+def test_switched_off_programs_run_as_they_are_written() -> None:
+    seen = run(
+        NETWORK
+        + """
+from torch._dynamo.utils import counters
+same = trained(False, 0.0) == trained(True, 0.0)
+print(json.dumps([same, "inductor" in counters]))
+""",
+        ANYDEVICE_COMPILE="eager",
+    )
+    assert seen == [True, False]
+
+
+@pytest.mark.long
+def test_inductors_code_for_the_cpu_computes_on_the_gpus_bytes() -> None:
+    seen = run(
+        NETWORK
+        + """
+torch.cuda.reset_peak_memory_stats()
+eager, most = trained(False, 0.0), torch.cuda.max_memory_allocated()
+torch.cuda.reset_peak_memory_stats()
+from torch._inductor import metrics
+whole = trained(True, 0.0)
+compiled = [metrics.generated_kernel_count, torch.cuda.max_memory_allocated()]
+broken = trained(True, 0.0, breaks=True)
+
+@torch.compile
+def changed(x, y):
+    x.add_(1)
+    return x[1:], y.t() * 2, x.sum().cpu()
+x, y = torch.ones(4, 3, device="cuda"), torch.ones(2, 3, device="cuda")
+view, turned, total = changed(x, y)
+view.mul_(5)
+for rows in (5, 6, 7):
+    changed(torch.ones(rows, 3, device="cuda"), y)
+print(json.dumps([eager, whole, broken, compiled, most, x.tolist(), turned.shape,
+                  [str(each.device) for each in (view, turned, total)], total.item()]))
+""",
+        **COMPILED,
+    )
+    eager, whole, broken, (kernels, memory), most, x, turned, devices, total = seen
+    assert whole == pytest.approx(eager, rel=1e-5)
+    assert broken == pytest.approx(eager, rel=1e-5)
+    assert kernels > 2
+    assert memory < most
+    assert x == [[2.0] * 3, [10.0] * 3, [10.0] * 3, [10.0] * 3]
+    assert turned == [3, 2]
+    assert devices == ["cuda:0", "cuda:0", "cpu"]
+    assert total == 24
