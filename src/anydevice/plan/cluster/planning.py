@@ -13,9 +13,8 @@ from anydevice.plan.cluster.rank import playing
 from anydevice.plan.cluster.roles import rooms
 from anydevice.plan.cluster.timing import timed
 from anydevice.plan.cluster.world import World
-from anydevice.plan.context import Context
 from anydevice.plan.hollow.gpus import HollowGPUs
-from anydevice.plan.hollow.run import AMPLE, HollowRun, hollow_run
+from anydevice.plan.hollow.run import AMPLE, HollowRun
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class Cluster:
         """What a program takes there."""
         kind = card(hollow.kind)
         links = network(kind, self.world.gpus, self.network)
-        context = hollow.context or Context.of(kind)
+        context = hollow.taken
         runs = rooms(
             partial(_played, hollow, self.world, program, name),
             kind.memory,
@@ -65,20 +64,8 @@ def _played(
     room: int,
 ) -> HollowRun:
     """in a separate process: the program as this rank."""
-    context = hollow.context or Context.of(card(hollow.kind))
-    run = hollow_run(
-        program,
-        hollow.kind,
-        steps=hollow.steps,
-        gpus=world.gpus,
-        memory=room + context.value,
-        context=context,
-        assume_zeros=hollow.assume_zeros,
-        assume_true=hollow.assume_true,
-        inference=hollow.inference,
-        name=name,
-        around=partial(playing, world, rank),
-    )
+    gpus = replace(hollow, count=world.gpus, around=partial(playing, world, rank))
+    run = gpus.call(program, name, room)
     return replace(run, gpus=1, each=[])  # one GPU is this rank's
 
 

@@ -33,14 +33,13 @@ class HollowGPUs:
     sdpa: str | None = None  # the kernel that attention takes where it can
     shown: bool = False  # what the program prints
     around: Callable[[], AbstractContextManager[Any]] = nullcontext  # as hollow_run has it
-    process: Callable[..., Any] = isolated  # how a function is called in another process
 
     def run(self, program: Callable[[], object], name: str) -> HollowRun:
         """What the program's steps take, even where that is more than these GPUs have.
 
         It fits if it does with the largest context, and may fit if it does with the smallest.
         """
-        memory, context = card(self.kind).memory, self._context
+        memory, context = card(self.kind).memory, self.taken
         with suppress(DoesNotFitError):
             return self._run(program, name, memory - context.high)
         need = self._run(program, name, AMPLE)
@@ -53,35 +52,40 @@ class HollowGPUs:
 
     def run_if_it_fits(self, program: Callable[[], object], name: str) -> HollowRun:
         """The same in less time: DoesNotFitError where it does not fit, no blocks, no times."""
-        room = card(self.kind).memory - self._context.high
+        room = card(self.kind).memory - self.taken.high
         return self._run(program, name, room, brief=True)
 
     @property
-    def _context(self) -> Context:
+    def taken(self) -> Context:
+        """What CUDA itself takes of a GPU."""
         return self.context or Context.of(card(self.kind))
+
+    def call(
+        self, program: Callable[[], object], name: str, room: int, **options: Any
+    ) -> HollowRun:
+        """In this process: the run, on GPUs that leave the program so much room."""
+        return hollow_run(
+            program,
+            self.kind,
+            steps=self.steps,
+            gpus=self.count,
+            memory=room + self.taken.value,
+            context=self.taken,
+            assume_zeros=self.assume_zeros,
+            assume_true=self.assume_true,
+            inference=self.inference,
+            sdpa=self.sdpa,
+            name=name,
+            around=self.around,
+            **options,
+        )
 
     def _run(
         self, program: Callable[[], object], name: str, room: int, *, brief: bool = False
     ) -> HollowRun:
         """Each run has a separate process: nothing of one that failed is left in the next."""
-        run: HollowRun = self.process(
-            partial(
-                hollow_run,
-                program,
-                self.kind,
-                steps=self.steps,
-                gpus=self.count,
-                memory=room + self._context.value,
-                context=self._context,
-                assume_zeros=self.assume_zeros,
-                assume_true=self.assume_true,
-                inference=self.inference,
-                sdpa=self.sdpa,
-                name=name,
-                brief=brief,
-                around=self.around,
-            ),
+        return isolated(
+            partial(self.call, program, name, room, brief=brief),
             shown=self.shown,
             waiting=f"{name} is still running on a hollow {self.kind}",
         )
-        return run
