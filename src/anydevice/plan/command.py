@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, NoReturn
 from anydevice.errors import UsageError
 from anydevice.options import HelpWanted, options_before_program
 from anydevice.plan.cluster.command import Launched, launched
+from anydevice.plan.cluster.variations import Variation
+from anydevice.plan.hollow.program import Program
 
 if TYPE_CHECKING:
     from anydevice.plan.answer import Plan
     from anydevice.plan.cluster.answer import ClusterPlan
-    from anydevice.plan.hollow.program import Program
 
 HELP = """\
 Usage: anydevice plan [options] program.py [arguments]
@@ -38,6 +39,10 @@ Options:
   --network NAME    what is between GPUs and nodes, such as nvlink4,infiniband-ndr,
                     or a .toml file; by default what is usual for the GPU
   --cost PRICE      the price of a GPU's hour: adds what steps and tokens cost
+  --vary OPT=A,B    plan the program with each of these values of its option, or of
+                    --nodes, --gpus, --gpu, --network; may be repeated
+  --try             the same for half and twice as many nodes, and with --batch-arg
+                    for half and twice the batch
   --steps N         run N optimizer steps; 3 by default
   --batch-arg NAME  the program's option for its batch size, such as --batch-size
                     or batch=; the largest batch that fits is found too
@@ -69,9 +74,9 @@ could not be planned.
 """
 VALUES = (
     *("--gpu", "--gpus", "--steps", "--batch-arg", "--assume-true", "--context", "--cuda"),
-    *("--report", "--snapshot", "--sdpa", "--nodes", "--network", "--cost"),
+    *("--report", "--snapshot", "--sdpa", "--nodes", "--network", "--cost", "--vary"),
 )
-FLAGS = ("--json", "--assume-zeros", "--inference", "--quiet", "--calibrate", "--rates")
+FLAGS = ("--json", "--try", "--assume-zeros", "--inference", "--quiet", "--calibrate", "--rates")
 
 
 @dataclass
@@ -95,6 +100,10 @@ class Options:
     nodes: int | None = None
     network: str | None = None
     cost: float | None = None
+    vary: list[Variation] = field(default_factory=list)
+    tries: bool = False
+    kept: list[str] = field(default_factory=list)  # the options that each variation has
+    words: list[str] = field(default_factory=list)  # the program as it was given
     calibrate: bool = False
     rates: bool = False
     launched: Launched = field(
@@ -149,10 +158,27 @@ def main(arguments: list[str]) -> NoReturn:
     sys.exit(0 if answer.fits else 1)
 
 
+def _vary(options: Options) -> NoReturn:
+    """Plans all variations, and prints them."""
+    from anydevice.plan.cluster.variations import usual, vary
+    from anydevice.tables import show
+
+    variations = options.vary
+    if options.tries:
+        nodes = options.nodes or options.launched.nodes
+        batch = Program(options.launched.program, options.batch_arg).batch
+        named = (options.batch_arg, batch) if options.batch_arg and batch else None
+        variations = variations + usual(nodes, named)
+    answer = vary(variations, options.kept, options.words)
+    if options.json:
+        print(answer.to_json())
+    else:
+        show(answer)
+    sys.exit(0 if answer.fits else 1)
+
+
 def _subject(options: Options) -> Launched | Program:
     """The program; with its launcher, if it is one of many ranks."""
-    from anydevice.plan.hollow.program import Program
-
     launched = options.launched
     return launched if _is_of_many(options) else Program(launched.program)
 
@@ -210,6 +236,9 @@ def parse(arguments: list[str]) -> Options:
     given, rest = options_before_program("plan", arguments, values=VALUES, flags=FLAGS)
     for option, value in given:
         _set(options, option, value)
+        if option not in ("--vary", "--try", "--json", "--quiet", "--batch-arg"):
+            options.kept += [option, value] if option in VALUES else [option]
+    options.words = rest
     if not options.calibrate and not options.rates:
         options.launched = _program(rest)
     elif rest:
@@ -226,7 +255,11 @@ def _program(arguments: list[str]) -> Launched:
 
 
 def _set(options: Options, option: str, value: str) -> None:
-    if option in FLAGS:
+    if option == "--vary":
+        options.vary.append(Variation.parse(value))
+    elif option == "--try":
+        options.tries = True
+    elif option in FLAGS:
         setattr(options, option.removeprefix("--").replace("-", "_"), True)
     elif option == "--gpu":
         options.gpus.append(value)

@@ -1,0 +1,102 @@
+"""The same program with other options: what is varied, what is kept, how it is sorted."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from anydevice.errors import UsageError
+from anydevice.plan.cluster.variations import (
+    Outcome,
+    Variation,
+    Variations,
+    usual,
+    vary,
+    with_option,
+)
+from anydevice.plan.command import parse
+
+
+def test_an_option_is_replaced_where_it_is_or_comes_last() -> None:
+    assert with_option(["t.py", "--batch", "2", "-v"], "--batch", "4") == [
+        *("t.py", "--batch", "4", "-v")
+    ]
+    assert with_option(["t.py", "--batch=2"], "--batch", "4") == ["t.py", "--batch=4"]
+    assert with_option(["t.py"], "--batch", "4") == ["t.py", "--batch", "4"]
+    assert with_option(["t.py"], "batch", "4") == ["t.py", "batch=4"]
+
+
+@pytest.mark.parametrize("text", ["--batch", "--batch=", "=1,2", ""])
+def test_a_variation_without_values_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="an option and its values after --vary"):
+        Variation.parse(text)
+
+
+def test_what_is_usually_tried() -> None:
+    assert usual(4, ("--batch", 1)) == [
+        Variation("--nodes", ("2", "4", "8")),
+        Variation("--batch", ("1", "2")),
+    ]
+    with pytest.raises(UsageError, match="for --try to vary, got neither"):
+        usual(None, None)
+
+
+def test_the_plans_own_options_are_kept_for_each_variation() -> None:
+    words = ["--gpu", "t4", "--vary", "--lr=1,2", "--json", "torchrun", __file__, "--lr", "3"]
+    options = parse(words)
+    assert options.vary == [Variation("--lr", ("1", "2"))]
+    assert options.kept == ["--gpu", "t4"]
+    assert options.words == words[5:]
+
+
+def plan_with(rate: float, *, fits: bool = True) -> dict[str, object]:
+    time = {"seconds": 1.0, "tokens_per_second": rate, "utilisation": 0.4}
+    role = {"peak_bytes": {"reserved": 1 << 30}}
+    return {"fits": fits, "clusters": [{"ranks": 4, "roles": [role], "time": time}]}
+
+
+def test_the_quickest_that_fits_comes_first() -> None:
+    found = Variations(
+        ("--batch",),
+        [
+            Outcome(("1",), plan_with(10)),
+            Outcome(("2",), None, "it failed"),
+            Outcome(("3",), plan_with(99, fits=False)),
+            Outcome(("4",), plan_with(20)),
+        ],
+    )
+    assert [row["values"]["--batch"] for row in json.loads(found.to_json())] == list("4132")
+    assert found.fits
+    text = str(found)
+    assert "NO" in text
+    assert "it failed" in text
+
+
+@pytest.mark.long
+def test_programs_are_planned_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(
+        """
+import sys, torch
+batch = int(sys.argv[sys.argv.index("--batch") + 1])
+network = torch.nn.Linear(1000, 1000, device="cuda")
+optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+for _ in range(4):
+    network(torch.ones(batch, 1000, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+    )
+    monkeypatch.chdir(tmp_path)
+    given = [Variation("--batch", ("8", "64", "no"))], ["--gpu", "t4"], [str(program)]
+    first = vary(*given)
+    assert {one.values[0]: one.fits for one in first.outcomes} == {
+        "8": True,
+        "64": True,
+        "no": False,
+    }
+    assert "3 of 3" in capsys.readouterr().err
+    monkeypatch.setattr("subprocess.run", lambda *a, **k: pytest.fail("it was planned before"))
+    again = vary([Variation("--batch", ("8", "64"))], *given[1:])
+    assert again.fits
