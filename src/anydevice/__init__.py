@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from anydevice.sweep.sample import log_uniform as log_uniform
     from anydevice.sweep.sample import sample as sample
     from anydevice.sweep.sample import uniform as uniform
+    from anydevice.sweep.suggest import suggest as suggest
     from anydevice.sweep.sweep import Sweep as Sweep
     from anydevice.train import callbacks as callbacks
     from anydevice.train.classifier import Classifier as Classifier
@@ -71,6 +72,7 @@ _HOME = {
     "log_uniform": "sweep.sample",
     "report": "sweep.page.page",
     "sample": "sweep.sample",
+    "suggest": "sweep.suggest",
     "summary": "train.summary",
     "uniform": "sweep.sample",
     "virtual_gpus": "virtual.machine",

@@ -79,8 +79,20 @@ def report(
         Path | None,
         typer.Option(help="Also write the main picture as a PNG; needs Chromium or Chrome."),
     ] = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="Serve the page to this machine; it follows the runs.")
+    ] = False,
+    port: Annotated[int, typer.Option(help="The port of --live; 0 for any.")] = 0,
 ) -> None:
     """Write a sweep as one HTML page: table, curves, durations, failures."""
+    if live:
+        if output or png:
+            raise UsageError("expected --live without --output and --png, got both: name one.")
+        from anydevice.sweep.page.live import live_server
+
+        with live_server(folder, port) as server:
+            print(f"http://127.0.0.1:{server.server_address[1]}/  (Ctrl+C ends it)", flush=True)
+            server.serve_forever()
     from anydevice.sweep.page.page import report as write_report
     from anydevice.sweep.page.page import report_picture
 
@@ -213,18 +225,49 @@ def show_results(
         str | None, typer.Option(help="A column, best first; -NAME reverses it.")
     ] = None,
     epochs: Annotated[bool, typer.Option("--epochs", help="Show a line for each epoch.")] = False,
+    compare: Annotated[
+        str | None, typer.Option(help="Show these runs side by side, such as 1,4.")
+    ] = None,
+    importance: Annotated[
+        bool, typer.Option("--importance", help="Show how much each parameter matters.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON for a program.")] = False,
 ) -> None:
     """Compare the runs of a sweep."""
     from anydevice.sweep.results.results import Results
     from anydevice.tables import show
 
+    if json + importance + bool(compare) > 1:
+        raise UsageError("expected one of --json, --compare and --importance: name one.")
     results = Results.of(folder)
-    if json:
+    if compare:
+        show(results.compare(*compare.split(",")))
+    elif importance:
+        from anydevice.sweep.results.comparing import importance_table
+
+        by = sort.removeprefix("-") if sort else None
+        show(importance_table(results.importance(by), results.judged(by)))
+    elif json:
         print(results.to_json())
     else:
         show(results.shown(sort, every_epoch=epochs))
     sys.exit(bool(results.damaged))
+
+
+@app.command()
+def note(
+    folder: Annotated[Path, typer.Argument(help="The folder of a sweep.")],
+    run: Annotated[str, typer.Argument(help="The number of a run, or its name.")],
+    text: Annotated[str | None, typer.Argument(help="A note about it.")] = None,
+    name: Annotated[str | None, typer.Option(help="A name for the run.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="A tag; may be repeated.")] = None,
+) -> None:
+    """Give a run of a sweep a name, tags or a note."""
+    from anydevice.sweep.results.results import Results
+    from anydevice.tables import show_text
+
+    notes = Results.of(folder).annotate(run, name=name, tags=tag, note=text)
+    show_text(f"{notes.name or f'run {run}'}: {', '.join(notes.tags)}  {notes.note}".rstrip())
 
 
 def main() -> None:

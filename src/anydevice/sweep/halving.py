@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from anydevice.errors import UsageError
@@ -32,6 +32,10 @@ class Halving:
         rung[key] = own = badness(self.watch, figure, self.more)
         places = math.ceil(len(rung) / self.factor)
         return math.isfinite(own) and sum(other < own for other in rung.values()) < places
+
+    def afresh(self) -> "Halving":
+        """The same, which knows of no run yet."""
+        return replace(self, rungs={})
 
     def terms(self) -> dict[str, Any]:
         """What a run needs to know of it."""

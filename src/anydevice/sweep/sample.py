@@ -1,8 +1,9 @@
 """Runs drawn at random: `sample(20, lr=log_uniform(1e-4, 1e-1), batch_size=[32, 64])`."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -18,6 +19,9 @@ class Space:
 
     name: str
     draw: Callable[[Random], Any]
+    kind: str = "choice"
+    range: tuple[float, ...] = ()
+    values: tuple[Any, ...] = ()
 
     def __repr__(self) -> str:
         return self.name
@@ -34,7 +38,9 @@ def uniform(low: float, high: float) -> Space:
         [Run(dropout=0.4222)]
     """
     _check("uniform", low, high)
-    return Space(f"uniform({low}, {high})", lambda random: low + (high - low) * random.random())
+    name = f"uniform({low}, {high})"
+    draw = partial(_between, low, high)
+    return Space(name, draw, "uniform", (low, high))
 
 
 def log_uniform(low: float, high: float) -> Space:
@@ -54,6 +60,8 @@ def log_uniform(low: float, high: float) -> Space:
     return Space(
         f"log_uniform({low}, {high})",
         lambda random: min(high, max(low, math.exp(first + (last - first) * random.random()))),
+        "log_uniform",
+        (low, high),
     )
 
 
@@ -70,7 +78,9 @@ def integers(low: int, high: int) -> Space:
     _check("integers", low, high)
     if low != int(low) or high != int(high):
         raise UsageError(f"expected whole numbers for integers, got {low} and {high}.")
-    return Space(f"integers({low}, {high})", lambda random: random.randint(int(low), int(high)))
+    name = f"integers({low}, {high})"
+    draw = partial(_whole, int(low), int(high))
+    return Space(name, draw, "integers", (low, high))
 
 
 def sample(
@@ -97,7 +107,7 @@ def sample(
     """
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise UsageError(f"expected to sample 1 or more runs, got {count!r}.")
-    spaces = {name: _space(name, given) for name, given in parameters.items()}
+    spaces = {name: space_of(name, given) for name, given in parameters.items()}
     if not spaces:
         raise UsageError("expected parameters such as lr=ad.log_uniform(1e-4, 1e-1), got none.")
     random, runs, misses = Random(random_seed), dict[str, Run](), 0
@@ -116,11 +126,25 @@ def sample(
     return list(runs.values())
 
 
-def _space(name: str, given: Space | Iterable[Any]) -> Space:
+def space_of(name: str, given: Space | Iterable[Any]) -> Space:
+    """Where a parameter is drawn from: as given, or one of a list."""
     if isinstance(given, Space):
         return given
     values = values_of(name, given)
-    return Space(repr(values), lambda random: values[random.randrange(len(values))])
+    draw = partial(_one_of, values)
+    return Space(repr(values), draw, values=tuple(values))
+
+
+def _between(low: float, high: float, random: Random) -> float:
+    return low + (high - low) * random.random()
+
+
+def _whole(low: int, high: int, random: Random) -> int:
+    return random.randint(low, high)
+
+
+def _one_of(values: Sequence[Any], random: Random) -> Any:
+    return values[random.randrange(len(values))]
 
 
 def _check(name: str, low: float, high: float, above: float = -math.inf) -> None:

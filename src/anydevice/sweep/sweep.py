@@ -1,7 +1,6 @@
 """Many runs of one experiment: `Sweep(experiment, grid(lr=[0.1, 0.01])).run("runs/first")`."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,8 @@ from anydevice.sweep.records.records import Sheet, enter, folder_of, refuse_file
 from anydevice.sweep.records.tracker import Tracker
 from anydevice.sweep.results.live import watching
 from anydevice.sweep.results.results import Results
+from anydevice.sweep.suggest import Suggestions
+from anydevice.sweep.suggest import do as do_suggested
 
 if TYPE_CHECKING:
     from anydevice.sweep.plan import SweepPlan
@@ -36,7 +37,8 @@ class Sweep:
             or yields a dictionary for each epoch. Each run calls it in a separate process, with
             torch, numpy and random seeded with `run.seed`. None for a sweep whose runs your own
             loop does, with `track`.
-        runs: The runs, from `grid` or `sample`, or dictionaries of parameters.
+        runs: The runs, from `grid` or `sample`, or dictionaries of parameters; or what `suggest`
+            gives, and then `run` finds them.
         seed: The seed of runs that have no parameter `seed`.
 
     Raises:
@@ -73,7 +75,7 @@ class Sweep:
     def __init__(
         self,
         experiment: Callable[[Run], Any] | None,
-        runs: Iterable[Run | Mapping[str, Any]],
+        runs: Iterable[Run | Mapping[str, Any]] | Suggestions,
         *,
         seed: int = 0,
     ) -> None:
@@ -82,9 +84,12 @@ class Sweep:
         if isinstance(seed, bool) or not isinstance(seed, int):
             raise UsageError(f"expected a whole number as the seed, got {seed!r}.")
         self.experiment = experiment
-        self.runs = runs_of(runs)
+        self.suggestions = runs if isinstance(runs, Suggestions) else None
+        self.runs = () if isinstance(runs, Suggestions) else runs_of(runs)
         self.seed = seed
-        self.parameters = names_of(self.runs)
+        self.parameters = (
+            list(runs.spaces) if isinstance(runs, Suggestions) else names_of(self.runs)
+        )
 
     def run(
         self,
@@ -128,6 +133,13 @@ class Sweep:
         if engine not in (None, "ray") or (engine and fuse):
             raise UsageError(f"expected engine='ray' (without fuse) or none, got {engine!r}.")
         folder = Path(folder)
+        if self.suggestions:
+            if fuse or engine:
+                raise UsageError("expected suggest() without fuse and engine, got one of them.")
+            number = Places((Run({}),), workers, gpus).workers
+            how: dict[str, Any] = {"workers": workers, "gpus": gpus, "stop": stop}
+            how |= {"retry_failed": retry_failed, "verbose": verbose}
+            return do_suggested(self, self.suggestions, folder, number, **how)
         if not engine:
             self._refuse_absent_devices()
         shipped = experiments.shipped(self.experiment)
@@ -138,7 +150,7 @@ class Sweep:
         if left:
             places = Places(self.runs, workers, None if engine else gpus)
             if stop:
-                stop = replace(stop, rungs={})  # runs in another folder do not count here
+                stop = stop.afresh()  # runs in another folder do not count here
                 for record in Results.of(folder):
                     if record.finished:
                         stop.learn(record.key, record.epochs)
@@ -173,6 +185,8 @@ class Sweep:
         """
         from anydevice.sweep.plan import plan_sweep
 
+        if self.suggestions:
+            raise UsageError("expected a sweep of known runs to plan, got one that suggests them.")
         return plan_sweep(self, gpu, batch_arg=batch_arg, assume_zeros=assume_zeros)
 
     def track(self, run: Run, folder: str | Path | None = None) -> Tracker:
@@ -200,6 +214,8 @@ class Sweep:
         """
         if run.key in worker.trackers:
             return worker.trackers[run.key]
+        if self.suggestions:
+            raise UsageError("expected a sweep of known runs to track, got one that suggests them.")
         if run not in self.runs:
             raise UsageError(f"expected a run of this sweep, got ({run}).")
         if folder is None:
@@ -230,7 +246,7 @@ class Sweep:
         Raises:
             UsageError: If it is not the folder of a sweep.
         """
-        return Results.of(folder).only(self.runs)
+        return Results.of(folder) if self.suggestions else Results.of(folder).only(self.runs)
 
     def _enter(self, folder: Path) -> dict[str, Any]:
         name = experiments.name_of(self.experiment)

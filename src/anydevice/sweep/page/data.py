@@ -11,10 +11,12 @@ from typing import Any
 from anydevice.sweep.jsonable import strict
 from anydevice.sweep.ranking import badness, compared_by, more_is_better
 from anydevice.sweep.records.records import Damaged, Record, Sheet
+from anydevice.sweep.results.comparing import importance, mean_text, over_seeds
 from anydevice.train.history import is_health
 
 CURVE_NUMBERS = 120_000  # of all curves together: under a megabyte of the page
 POINTS = (200, 100, 50, 25)  # of a curve; fewer where there are many
+GROUPS = 200  # of runs that differ in the seed alone
 CLASSES, PLACES = 40, 400  # rows of a picture, and numbers in one
 TEXT = 200  # characters of a parameter's value
 ERRORS, ERROR_TEXT = 40, 6000  # different tracebacks, and characters of one
@@ -37,6 +39,8 @@ def page_data(
         "columns": _columns(records, parameters, figures),
         "curves": _curves(records, [*figures, "seconds"], result),
         "pictures": _pictures(records, result),
+        "means": _means(records, parameters),
+        "importance": _importance(records, parameters, result),
         "failures": _failures(records),
         "damaged": [str(each) for each in damaged],
         "environment": _environment(records),
@@ -144,6 +148,25 @@ def _spread(items: Sequence[int], most: int) -> list[int]:
     if len(items) <= most:
         return list(items)
     return [items[round(i * (len(items) - 1) / max(1, most - 1))] for i in range(most)]
+
+
+def _means(records: Sequence[Record], parameters: Sequence[str]) -> list[dict[str, Any]]:
+    """Means and deviations over seeds, of the first groups if there are many."""
+    return [
+        {
+            "parameters": {name: _plain(value) for name, value in group["parameters"].items()},
+            "runs": group["runs"],
+            "figures": {n: mean_text(*pair) for n, pair in group["figures"].items()},
+        }
+        for group in over_seeds(records, parameters)[:GROUPS]
+    ]
+
+
+def _importance(
+    records: Sequence[Record], parameters: Sequence[str], result: str | None
+) -> list[tuple[str, float]]:
+    shares = importance(records, parameters, result) if result else {}
+    return [(name, round(share, 4)) for name, share in shares.items()]
 
 
 def _pictures(records: Sequence[Record], result: str | None) -> list[dict[str, Any]]:

@@ -161,6 +161,8 @@ setUpChoices();
 setUpFilter();
 drawHead();
 drawTiles();
+drawImportance();
+drawMeans();
 drawPictures();
 drawFailures();
 drawDamaged();

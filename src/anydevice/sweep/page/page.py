@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import datetime
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,16 @@ SCRIPTS = (
 )
 
 
-def report(folder: str | Path, output: str | Path | None = None) -> Path:
+class Report(type(Path())):  # type: ignore[misc]
+    """The path of a report, which a notebook shows as the page itself."""
+
+    def _repr_html_(self) -> str:
+        content = escape(self.read_text("utf-8"))
+        style = "width:100%; height:720px; border:1px solid #8884; border-radius:6px"
+        return f'<iframe srcdoc="{content}" style="{style}" title="{escape(self.name)}"></iframe>'
+
+
+def report(folder: str | Path, output: str | Path | None = None) -> Report:
     """Writes the report of a sweep: one HTML page that needs no network.
 
     Args:
@@ -35,7 +45,7 @@ def report(folder: str | Path, output: str | Path | None = None) -> Path:
         output: The file to write. Default: report.html in the folder.
 
     Returns:
-        The path of the page.
+        The path of the page; a notebook shows the page itself.
 
     Raises:
         UsageError: If the folder is not that of a sweep.
@@ -49,7 +59,7 @@ def report(folder: str | Path, output: str | Path | None = None) -> Path:
         >>> print(report("runs/reported"))
         runs/reported/report.html
     """
-    path = Path(output) if output else Path(folder) / PAGE
+    path = Report(output) if output else Report(folder) / PAGE
     content = report_page(Path(folder))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -5,7 +5,7 @@ import io
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -21,7 +21,9 @@ from anydevice.sweep.grid import Run
 from anydevice.sweep.jsonable import is_number, strict
 from anydevice.sweep.ranking import badness, compared_by, more_is_better
 from anydevice.sweep.records.claims import is_claimed
+from anydevice.sweep.records.notes import Notes, read_notes, write_notes
 from anydevice.sweep.records.records import SWEEP, Damaged, Record, read_all, read_sheet
+from anydevice.sweep.results import comparing
 from anydevice.tables import Shown, Table, printable
 from anydevice.text import UNSET, duration_text
 from anydevice.train.history import is_health, is_shaped
@@ -162,6 +164,97 @@ class Results(Shown, Sequence[Record]):
         """The rows as a table for a terminal or notebook; a * marks the best on each device."""
         return tabled(self.rows(sort, every_epoch=every_epoch), self._judged(sort))
 
+    def over_seeds(self, sort: str | None = None) -> Table:
+        """Means and standard deviations of the runs that differ in the parameter `seed` alone.
+
+        Args:
+            sort: A figure to sort by, the best first.
+
+        Raises:
+            UsageError: If no two runs that are done differ in the seed alone.
+        """
+        groups = comparing.over_seeds(self.records, self.parameters)
+        if not groups:
+            raise UsageError(
+                "expected runs that differ in the parameter seed alone, got none: add seed=[0, 1] "
+                "to the grid."
+            )
+        return comparing.seeds_table(groups, sort or self._judged(None))
+
+    def importance(self, by: str | None = None) -> dict[str, float]:
+        """The share of a figure's variance that each parameter explains by itself, largest first.
+
+        Effects that parameters have only together are not counted, so that the shares add up to
+        one or less.
+
+        Args:
+            by: The figure. Default: the one that the table judges by.
+
+        Raises:
+            UsageError: If no run has the figure.
+        """
+        return comparing.importance(self.records, self.parameters, self._figure(by))
+
+    def compare(self, *runs: int | str) -> Table:
+        """Some runs side by side: parameters, figures, durations, devices, versions.
+
+        Args:
+            runs: Their numbers in the table, their keys, or the names they were given.
+
+        Raises:
+            UsageError: If there are fewer than two, or one is not known.
+        """
+        if len(runs) < 2:
+            raise UsageError(f"expected two runs or more to compare, got {len(runs)}.")
+        records = comparing.chosen(self.records, runs, self._names)
+        numbers = {record.key: number for number, record in enumerate(self.records, 1)}
+        titled = [(self._names.get(r.key) or f"run {numbers[r.key]}", r) for r in records]
+        return comparing.side_by_side(titled)
+
+    def annotate(
+        self,
+        run: int | str,
+        *,
+        name: str | None = None,
+        tags: Sequence[str] | None = None,
+        note: str | None = None,
+    ) -> Notes:
+        """Gives a run a name, tags or a note, which are kept in its folder.
+
+        Args:
+            run: Its number in the table, its key or its name.
+            name: A name; `""` removes it.
+            tags: Its tags from now on.
+            note: Any text.
+
+        Returns:
+            What is kept of the run now.
+
+        Raises:
+            UsageError: If the run is not known, the name is another run's, or a text is too long.
+        """
+        (record,) = comparing.chosen(self.records, [run], self._names)
+        if isinstance(tags, str):
+            raise UsageError(f"expected tags as a list, got {tags!r}: write tags=[{tags!r}].")
+        if name and any(n == name and k != record.key for k, n in self._names.items()):
+            raise UsageError(f"expected a name that no other run has, got {name!r}.")
+        given = {"name": name, "tags": None if tags is None else list(tags), "note": note}
+        changes = {what: value for what, value in given.items() if value is not None}
+        notes = replace(read_notes(self.folder, record.key), **changes)  # type: ignore[arg-type]
+        write_notes(self.folder, record.key, notes)
+        self.__dict__.pop("notes", None)
+        return notes
+
+    @cached_property
+    def notes(self) -> dict[str, Notes]:
+        """The names, tags and notes of the runs that have some, by the runs' keys."""
+        found = {record.key: read_notes(self.folder, record.key) for record in self.records}
+        return {key: notes for key, notes in found.items() if notes != Notes()}
+
+    @property
+    def _names(self) -> dict[str, str]:
+        return {key: notes.name for key, notes in self.notes.items() if notes.name}
+
     def to_json(self) -> str:
         """All records for a program, as JSON."""
         everything = {
@@ -206,7 +299,13 @@ class Results(Shown, Sequence[Record]):
     # ---- how ----
 
     def _row(self, number: int, state: str | None, record: Record, epoch: Row) -> Row:
-        row = {"run": number, **({"state": state} if state else {}), "epoch": epoch.get("epoch")}
+        row: Row = {"run": number}
+        notes = self.notes.get(record.key, Notes())
+        if self._names:
+            row["name"] = notes.name or None
+        if any(each.tags for each in self.notes.values()):
+            row["tags"] = ", ".join(notes.tags) or None
+        row |= {**({"state": state} if state else {}), "epoch": epoch.get("epoch")}
         row |= {self._column(name): epoch.get(name) for name in self.figures}
         row[EPOCH_DURATION], row[RUN_DURATION] = epoch.get("seconds"), record.seconds
         if any(each.virtual for each in self.records):  # these are no GPU's durations
@@ -242,6 +341,14 @@ class Results(Shown, Sequence[Record]):
         numbers = {name for r in self.records for name, v in r.last.items() if is_number(v)}
         return compared_by(name for name in self.figures if name in numbers)
 
+    def judged(self, by: str | None = None) -> str:
+        """The figure by which runs are compared: this one, or else the usual one.
+
+        Raises:
+            UsageError: If no run has the figure.
+        """
+        return self._figure(by)
+
     def _figure(self, by: str | None) -> str:
         name = by or self._judged(None)
         if not self.figures:
@@ -274,11 +381,18 @@ class Results(Shown, Sequence[Record]):
 
     def shown(self, sort: str | None = None, *, every_epoch: bool = False) -> RenderableType:
         """The table, with what it does not say below."""
-        return Group(self.table(sort, every_epoch=every_epoch), *map(Text, self._not_in_table()))
+        table = self.table(sort, every_epoch=every_epoch)
+        return Group(table, *self._means(), *map(Text, self._not_in_table()))
 
     def _shown(self) -> Iterator[Table | Text]:
         yield self.table()
+        yield from self._means()
         yield from map(Text, self._not_in_table())
+
+    def _means(self) -> list[Table]:
+        """Means over seeds, where there are some."""
+        groups = comparing.over_seeds(self.records, self.parameters)
+        return [comparing.seeds_table(groups, self._judged(None))] if groups else []
 
     def _not_in_table(self) -> list[str]:
         """Why runs failed, and what is damaged: the table does not say."""
