@@ -68,3 +68,12 @@ def test_a_notebook_shows_the_page_itself(tmp_path):
     assert shown.startswith('<iframe srcdoc="&lt;!doctype html&gt;')
     assert "<script" not in shown
     assert str(path) == str(tmp_path / "report.html")
+
+
+def test_every_script_of_the_page_is_in_it():
+    from importlib.resources import files
+
+    from anydevice.sweep.page.page import SCRIPTS
+
+    folder = files("anydevice.sweep.page")
+    assert {each.name for each in folder.iterdir() if each.name.endswith(".js")} == set(SCRIPTS)

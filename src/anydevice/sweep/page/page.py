@@ -22,6 +22,7 @@ SCRIPTS = (
     "curves.js",
     "spread.js",
     "parallel.js",
+    "groups.js",
     "classes.js",
     "summary.js",
     "main.js",
