@@ -17,6 +17,7 @@ from torch.optim import Optimizer, lr_scheduler
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
+from anydevice.check.tape import Tape
 from anydevice.frames import is_own
 
 Info = dict[str, Any]
@@ -29,14 +30,20 @@ class Heard:
 
     Args:
         note: Called with a name and what is known, before the function itself.
-        reads: Called with a tensor on the host whose values are read without an op.
-        went_back: Called when a backward pass begins.
+        tape: Learns of values that are read without an op, and of copies that have arrived.
+        goes_back: Called when a backward pass begins.
+        makes_stream: Called when the program makes a stream.
     """
 
     def __init__(
-        self, note: Note, reads: Callable[[Tensor], None], went_back: Callable[[], None]
+        self,
+        note: Note,
+        tape: Tape,
+        goes_back: Callable[[], None],
+        makes_stream: Callable[[], None],
     ) -> None:
-        self._note, self._reads, self._went_back = note, reads, went_back
+        self._note, self._tape = note, tape
+        self._goes_back, self._makes_stream = goes_back, makes_stream
         self._making = 0  # schedulers, which step in their own __init__
         self._stack = ExitStack()
 
@@ -49,6 +56,7 @@ class Heard:
             self._of_data()
             self._of_modules()
             self._of_reads()
+            self._of_streams()
             self._of_clocks()
             yield
 
@@ -91,14 +99,14 @@ class Heard:
             return "zero_grad", {"to_none": set_to_none}
 
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> tuple[str, Info]:
-            self._went_back()
+            self._goes_back()
             first = tensors if isinstance(tensors, Tensor) else next(iter(tensors), None)
             kept = kwargs.get("retain_graph", args[1] if len(args) > 1 else None)
             function = type(getattr(first, "grad_fn", None)).__name__
             return "backward", {"retain": bool(kept), "function": function}
 
         def gradients(*args: Any, **kwargs: Any) -> tuple[str, Info]:
-            self._went_back()
+            self._goes_back()
             return "gradients", {}
 
         self._wrap(Optimizer, "zero_grad", cleared)
@@ -162,13 +170,34 @@ class Heard:
         self._wrap(Optimizer, "__init__", lambda made, *a, **k: ("optimizer", {"optimizer": made}))
 
     def _of_reads(self) -> None:
-        reads = self._reads
+        reads = self._tape.reads
 
         def read(self: Tensor, *args: Any, **kwargs: Any) -> None:
             reads(self)
 
         for name in ("numpy", "tolist", "__array__"):
             self._wrap(torch.Tensor, name, read)
+
+    def _of_streams(self) -> None:
+        arrived, makes_stream = self._tape.arrived, self._makes_stream
+        make: Any = torch.cuda.Stream.__new__
+
+        def new(kind: Any, *args: Any, **kwargs: Any) -> Any:
+            makes_stream()
+            return make(kind, *args, **kwargs)
+
+        def asked(plain: Callable[[Any], bool]) -> Callable[[Any], bool]:
+            @wraps(plain)
+            def query(self: Any) -> bool:
+                if done := plain(self):
+                    arrived()
+                return done
+
+            return query
+
+        self._stack.enter_context(patch.object(torch.cuda.Stream, "__new__", new))
+        for kind in (torch.cuda.Stream, torch.cuda.Event):
+            self._stack.enter_context(patch.object(kind, "query", asked(kind.query)))
 
     def _of_clocks(self) -> None:
         for name in CLOCKS:

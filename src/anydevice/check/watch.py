@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import cache
+from functools import cache, partial
 from time import monotonic
 from types import CodeType
 from typing import Any
@@ -28,6 +28,7 @@ from anydevice.check.parameters import (
     trained_by,
     untrained,
 )
+from anydevice.check.streams import Races
 from anydevice.check.tape import Tape
 from anydevice.check.trace import Call, Site, Span, Trace
 from anydevice.devices.catalogue import Card
@@ -71,6 +72,7 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
 
     def __init__(self, card: Card, *, hollow: bool, stop: str, steps: int = MOST) -> None:
         self.tape = Tape(stop, self._innermost, self._now)
+        self.races = Races(self.tape.site)
         super().__init__(
             card, steps, sizes=AssumedSizes() if hollow else RealSizes(), recorder=self.tape
         )
@@ -113,8 +115,9 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
         self.tape.running(op, [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)])
         if op._overloadpacket in ADDITIONS:
             self._look_for_sums(args)
+        run = partial(super()._run, op, types, args, kwargs)
         try:
-            return super()._run(op, types, args, kwargs)
+            return self.races.around(op, args, kwargs, run) if self.races.looks else run()
         finally:
             self.tape.done()
 
@@ -193,7 +196,7 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
     @contextmanager
     def watching(self) -> Iterator[CheckWatch]:
         """Watches inside the block, from the first op on."""
-        heard = Heard(self.note, self.tape.reads, self._going_back)
+        heard = Heard(self.note, self.tape, self._going_back, self.races.begin)
         with ExitStack() as stack:
             stack.enter_context(super().watching())
             stack.enter_context(heard.hearing())
@@ -207,7 +210,12 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
             self.record()
             yield self
 
+    def _went_back(self) -> None:
+        self.races.all_waited()
+        super()._went_back()
+
     def _going_back(self) -> None:
+        self.races.all_waited()
         self.tape.backward_site = self.tape.site()
 
     # ---- what the rules are given ----
@@ -247,6 +255,7 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
         return {
             "early_reads": self.tape.early_reads,
             "overwritten": self.tape.overwritten,
+            "races": list(self.races.found),
             "networks": self.networks,
             "untrained": list(self.untrained.values()),
             "grown_graphs": dict(self.grown),
