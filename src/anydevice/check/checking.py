@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from anydevice.check.report import Report
-from anydevice.check.run import run
+from anydevice.check.run import Job, run
 from anydevice.check.settings import Settings, settings_of
 from anydevice.devices.catalogue import card
 from anydevice.errors import UsageError
+from anydevice.plan.cluster.world import World
 from anydevice.plan.hollow.failures import CannotPlanError
 from anydevice.plan.subjects import Subject, subject_of
 from anydevice.train.trial import Trial
@@ -20,7 +21,7 @@ def check(
     *,
     ignore: Sequence[str] = (),
     fail_on: Sequence[str] = (),
-    num_gpus: int = 1,
+    num_gpus: int | None = None,
     hollow: bool | None = None,
     quiet: bool = True,
 ) -> Report:
@@ -36,7 +37,7 @@ def check(
         ignore: Rules whose findings are left out.
         fail_on: What `report.fails` is about: "error", "slow", "memory", or a share of a step such
             as "slow:2%"; by default all of them.
-        num_gpus: How many GPUs the function sees.
+        num_gpus: How many GPUs the function sees. By default as many as it asks for.
         hollow: Whether the GPUs have no values, which is quicker. By default they have none where
             the function needs none.
         quiet: Leave out what the function prints.
@@ -63,19 +64,18 @@ def checked(
     subject: Subject,
     settings: Settings,
     *,
-    num_gpus: int = 1,
+    num_gpus: int | None = None,
+    world: World | None = None,
     hollow: bool | None = None,
     portable: bool = False,
     quiet: bool = True,
 ) -> Report:
     """The report about a subject of `anydevice.plan.subjects`."""
-    kinds = list(dict.fromkeys(card(gpu).kind for gpu in settings.gpus))
-    if not kinds or num_gpus < 1:
+    kinds = tuple(dict.fromkeys(card(gpu).kind for gpu in settings.gpus))
+    if not kinds or (num_gpus is not None and num_gpus < 1):
         raise UsageError(f"expected at least one GPU and one kind, got {num_gpus} and {kinds}.")
-    found = run(
-        subject, subject.name, kinds, gpus=num_gpus, hollow=hollow, portable=portable,
-        shown=not quiet,
-    )  # fmt: skip
+    job = Job(subject, subject.name, kinds, num_gpus, world, portable)
+    found = run(job, hollow=hollow, shown=not quiet)
     if found.failure and not found.findings and not found.steps:
         raise CannotPlanError(f"expected a program that runs, got {found.failure}", found.details)
     return Report.of(subject.name, settings, found)

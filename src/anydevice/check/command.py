@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import NoReturn
 
 from anydevice.errors import UsageError
-from anydevice.options import HelpWanted, options_before_program, program_arguments
+from anydevice.options import HelpWanted, options_before_program
+from anydevice.plan.cluster.command import Launched, launched
 
 HELP = """\
 Usage: anydevice check [options] program.py [arguments]
        anydevice check [options] -m module [arguments]
+       anydevice check [options] torchrun [arguments]
        anydevice check --rules [--json]
 
 Device mistakes and hidden costs, before the GPU is rented. Some steps of the
@@ -24,7 +26,8 @@ to the program. Files that it writes are dropped.
 Options:
   --gpu KIND       find costs for this GPU; may be repeated; h100 by default.
                    `anydevice devices --known` lists the kinds
-  --gpus N         how many GPUs the program sees; 1 by default
+  --gpus N         how many GPUs the program sees, or ranks on a node; by default
+                   as many as it asks for
   --ignore RULE    leave out what this rule finds; may be repeated.
                    `# anydevice: ok` does it for a line
   --fail-on LEVEL  which findings end in exit code 1: error, slow, memory, or a
@@ -53,7 +56,7 @@ class Options:
     """The options of `anydevice check`."""
 
     gpu: list[str] = field(default_factory=list)
-    gpus: int = 1
+    gpus: int | None = None
     ignore: list[str] = field(default_factory=list)
     fail_on: list[str] = field(default_factory=list)
     portable: bool = False
@@ -62,7 +65,7 @@ class Options:
     json: bool = False
     rules: bool = False
     sarif: str | None = None
-    program: list[str] = field(default_factory=list)  # and its arguments
+    program: Launched | None = None  # its arguments, and its launcher
 
 
 def main(arguments: list[str]) -> NoReturn:
@@ -81,14 +84,20 @@ def main(arguments: list[str]) -> NoReturn:
     from anydevice.plan.hollow.program import Program
     from anydevice.tables import show
 
+    program = options.program
+    assert program
     settings = settings_of(
-        _folder(options.program), ignore=options.ignore, fail_on=options.fail_on, gpus=options.gpu
+        _folder(program.program),
+        ignore=options.ignore,
+        fail_on=options.fail_on,
+        gpus=options.gpu,
     )
     try:
         report = checked(
-            Program(tuple(options.program)),
+            Program(program.program),
             settings,
             num_gpus=options.gpus,
+            world=program.world(None, options.gpus),
             hollow=False if options.values else None,
             portable=options.portable,
             quiet=options.quiet,
@@ -125,7 +134,7 @@ def parse(arguments: list[str]) -> Options:
         return options
     if rest and rest[0] in ("-", "-c"):
         raise UsageError(f"expected a program in a file or -m module, got {rest[0]}.")
-    options.program = program_arguments(rest)
+    options.program = launched(rest)
     return options
 
 
@@ -135,7 +144,7 @@ def _count(value: str) -> int:
     raise UsageError(f"expected a number of GPUs after --gpus, got {value!r}.")
 
 
-def _folder(program: list[str]) -> Path:
+def _folder(program: tuple[str, ...]) -> Path:
     """Where the search for a pyproject.toml begins."""
     return Path.cwd() if program[0] == "-m" else Path(program[0]).resolve().parent
 

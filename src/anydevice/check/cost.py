@@ -13,16 +13,16 @@ from anydevice.plan.time.rates import Rates
 from anydevice.plan.time.work import Work
 
 
-def seconds(work: Iterable[Seen], card: Card) -> float:
+def seconds(work: Iterable[Seen], card: Card, gpus: int = 1) -> float:
     """How long this work takes as one step among many."""
-    return Simulation(Rates(card)).seconds(Work([one.entry for one in work]), False)
+    return Simulation(Rates(card), gpus).seconds(Work([one.entry for one in work]), False)
 
 
 class Prices:
     """The costs of a trace's findings on some cards."""
 
-    def __init__(self, trace: Trace, cards: Sequence[Card]) -> None:
-        self.trace, self.cards = trace, cards
+    def __init__(self, trace: Trace, cards: Sequence[Card], gpus: int = 1) -> None:
+        self.trace, self.cards, self.gpus = trace, cards, gpus
         self._spans: dict[tuple[Span, str], float] = {}
 
     @cached_property
@@ -39,7 +39,8 @@ class Prices:
                 continue
             changed = list(finding.change(self.trace.work(span)))
             finding.seconds = {
-                card.kind: (self._of(span, card) - seconds(changed, card)) * finding.steps
+                card.kind: (self._of(span, card) - seconds(changed, card, self.gpus))
+                * finding.steps
                 for card in self.cards
             }
 
@@ -52,9 +53,9 @@ class Prices:
         for finding in findings:
             if finding.change is not None and finding.per != "evaluation batch":
                 work = list(finding.change(work))
-        return {card.kind: seconds(work, card) for card in self.cards}
+        return {card.kind: seconds(work, card, self.gpus) for card in self.cards}
 
     def _of(self, span: Span, card: Card) -> float:
         if (span, card.kind) not in self._spans:
-            self._spans[span, card.kind] = seconds(self.trace.work(span), card)
+            self._spans[span, card.kind] = seconds(self.trace.work(span), card, self.gpus)
         return self._spans[span, card.kind]

@@ -121,7 +121,15 @@ class Recurring:
     steps: float
     span: Span
 
+    def is_new(self, one: Seen) -> bool:
+        """Whether what is sent was made in the same step, or on the same line."""
+        source = one.source
+        if source is None or not source.made_by:
+            return False
+        return source.made_on == one.site.own or source.made_at >= self.span.begin > 0
 
+
+REPEATED = 3  # times that a line runs in a program of one step
 OFTEN = 0.5  # of the steps: what is rarer costs little
 
 
@@ -135,7 +143,9 @@ def recurring(trace: Trace, wanted: Callable[[Seen], bool]) -> Iterator[Recurrin
             key = site.own, site.library
             each = [(span, _of_site(trace, span, wanted, key)) for span in group]
             having = [(span, seen) for span, seen in each if seen]
-            if key in found or len(having) < OFTEN * len(group):
+            rare = len(having) < OFTEN * len(group)
+            once = len(group) == 1 and len(all_seen) < REPEATED
+            if key in found or rare or once:
                 continue
             found.add(key)
             preferred = [pair for pair in having if pair[0] == usual] or having[-1:]

@@ -155,7 +155,8 @@ def _lines(finding: Finding) -> str:
 def _text(finding: Finding) -> str:
     mark = "ERROR " if finding.kind == "error" else ""
     likely = " (likely)" if finding.confidence == "likely" else ""
-    by = [str(place) for place in finding.site.frames[1:3]]
+    calls = [place for place in finding.site.frames[1:] if place.function != "<module>"]
+    by = list(dict.fromkeys(map(str, calls)))[:2]
     inside = f" In {finding.site.library}." if finding.site.library else ""
     chain = f" Called at {', '.join(by)}." if by else ""
     return f"{mark}{finding.rule}{likely}: {finding.what}{inside}{chain}"

@@ -13,6 +13,7 @@ from functools import partial
 import torch
 
 from anydevice.check.cost import Prices
+from anydevice.check.failures import explained_error
 from anydevice.check.finding import Finding
 from anydevice.check.rules import RULES
 from anydevice.check.trace import Place, Site, Trace
@@ -20,14 +21,50 @@ from anydevice.check.watch import CheckWatch
 from anydevice.devices.catalogue import card
 from anydevice.devices.explain.explanation import annotate
 from anydevice.frames import is_own, line_of
+from anydevice.plan.cluster.rank import playing
+from anydevice.plan.cluster.world import World
 from anydevice.plan.hollow.isolated import isolated
 from anydevice.plan.hollow.sandbox.checkpoints import sparse
 from anydevice.plan.hollow.values import Branches, reads_answered
 from anydevice.plan.hollow.watch import Enough
+from anydevice.plan.time.work import Exchange
 from anydevice.virtual.machine import virtual_gpus
 
 FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+ORDINAL = "invalid device ordinal"
+MOST_GPUS = 8
 MOST_BYTES = 8 << 30  # on a GPU with values, which are this machine's memory
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be checked.
+
+    Attributes:
+        program: What to call.
+        name: What it is called.
+        kinds: The kinds of GPU to find costs for; it runs on the newest.
+        gpus: How many GPUs it sees; None: as many as it asks for.
+        world: The ranks that its launcher would start.
+        portable: Whether what fails without CUDA is a mistake.
+    """
+
+    program: Callable[[], object]
+    name: str
+    kinds: tuple[str, ...]
+    gpus: int | None = None
+    world: World | None = None
+    portable: bool = False
+
+    @property
+    def newest(self) -> str:
+        """The kind that the program sees."""
+        return max(self.kinds, key=lambda kind: card(kind).capability)
+
+    @property
+    def count(self) -> int:
+        """How many GPUs it sees."""
+        return self.world.gpus if self.world else self.gpus or 1
 
 
 @dataclass
@@ -45,76 +82,87 @@ class Checked:
     failure: str = ""  # of the program itself, in a sentence
     details: str = ""  # its traceback
     unanswered: bool = False  # whether values would say more
+    collectives: list[tuple[str, Site]] = field(default_factory=list)  # in order
 
 
-def run(
-    program: Callable[[], object],
-    name: str,
-    kinds: Sequence[str],
-    *,
-    gpus: int = 1,
-    hollow: bool | None = None,
-    portable: bool = False,
-    shown: bool = False,
-) -> Checked:
+def run(job: Job, *, hollow: bool | None = None, shown: bool = False) -> Checked:
     """Runs a program in a separate process and looks for mistakes.
 
     Args:
-        program: What to call.
-        name: What it is called.
-        kinds: The kinds of GPU to price for; it runs on the newest.
-        gpus: How many GPUs it sees.
-        hollow: Whether they have no values. By default, if the program allows it.
-        portable: Whether what fails without CUDA is a mistake.
+        job: What is checked.
+        hollow: Whether its GPUs have no values. By default, if the program allows it.
         shown: Show what the program prints.
     """
-    seen = max(kinds, key=lambda kind: card(kind).capability)
-    waiting = f"{name} is still running on a virtual {seen}"
-
-    def once(hollow: bool) -> Checked:
-        watched = partial(_watched, program, name, seen, tuple(kinds), gpus, hollow, portable)
-        return isolated(watched, shown=shown, waiting=waiting)
-
+    if job.world and job.world.size > 1:
+        return _of_ranks(_once(job, True, shown, 0), _once(job, True, False, 1))
     if hollow is not None:
-        return once(hollow)
-    checked = once(True)
+        return _once(job, hollow, shown)
+    checked = _once(job, True, shown)
+    if ORDINAL in checked.failure + checked.details and not job.gpus and checked.unanswered:
+        return run(replace(job, gpus=MOST_GPUS), shown=shown)
     if checked.unanswered and checked.peak <= MOST_BYTES:
-        again = once(False)
+        again = _once(job, False, shown)
         return again if not again.failure or checked.failure else checked
     return checked
 
 
-def _watched(
-    program: Callable[[], object],
-    name: str,
-    seen: str,
-    kinds: tuple[str, ...],
-    gpus: int,
-    hollow: bool,
-    portable: bool,
-) -> Checked:
+def _once(job: Job, hollow: bool, shown: bool, rank: int = 0) -> Checked:
+    waiting = f"{job.name} is still running on a virtual {job.newest}"
+    return isolated(partial(_watched, job, hollow, rank), shown=shown, waiting=waiting)
+
+
+def _of_ranks(first: Checked, second: Checked) -> Checked:
+    """What both ranks found, and whether they meet in the same collectives."""
+    known = {(finding.rule, finding.site.own) for finding in first.findings}
+    first.findings += [f for f in second.findings if (f.rule, f.site.own) not in known]
+    if first.failure or second.failure:
+        return first
+    for (name, site), (other, elsewhere) in zip(
+        first.collectives, second.collectives, strict=False
+    ):
+        if name != other:
+            first.findings.append(
+                Finding(
+                    "collective-order",
+                    "error",
+                    f"Rank 0 calls {name} here, where rank 1 calls {other} at {elsewhere}: on "
+                    "cards, they wait for each other for ever.",
+                    "the same collectives in the same order on all ranks",
+                    site,
+                )
+            )
+            break
+    return first
+
+
+def _watched(job: Job, hollow: bool, rank: int) -> Checked:
     """In the child: the run, then the rules, while the program's objects are there."""
-    with virtual_gpus(gpus, seen, hollow=hollow):
-        watch = CheckWatch(card(seen), hollow=hollow, stop=__file__)
-        failed = _called(program, watch)
+    kind = card(job.newest)
+    with virtual_gpus(job.count, kind.kind, hollow=hollow):
+        watch = CheckWatch(kind, hollow=hollow, stop=__file__)
+        failed = _called(job, watch, rank)
+        annotate(failed)
         trace = watch.trace()
         gc.collect()
-        trace.facts["portable"] = portable
-        checked = examined(trace, kinds)
-        checked.peak = max(torch.cuda.max_memory_allocated(i) for i in range(gpus))
-    _add_failure(checked, failed, name, trace)
+        trace.facts |= {"portable": job.portable, "rank": rank % job.count if job.world else None}
+        checked = examined(trace, job.kinds, job.count)
+        checked.peak = max(torch.cuda.max_memory_allocated(i) for i in range(job.count))
+    _add_failure(checked, failed, job.name, trace)
     return checked
 
 
-def examined(trace: Trace, kinds: Sequence[str]) -> Checked:
+def examined(trace: Trace, kinds: Sequence[str], gpus: int = 1) -> Checked:
     """What the rules find in a trace, with prices."""
     found = [finding for rule in RULES for finding in rule.find(trace)]
-    prices = Prices(trace, [card(kind) for kind in kinds])
+    prices = Prices(trace, [card(kind) for kind in kinds], gpus)
     prices.set(found)
     found = [finding for finding in found if _is_worth_a_line(finding, prices.step)]
     fixed = prices.fixed(found)
     plain = [replace(finding, change=None, span=None) for finding in found]
-    return Checked(plain, prices.step, fixed, len(trace.steps), trace.unit, trace.hollow)
+    checked = Checked(plain, prices.step, fixed, len(trace.steps), trace.unit, trace.hollow)
+    met = (one for one in trace.seen if isinstance(one.entry, Exchange))
+    checked.collectives = [(one.entry.name, one.site) for one in met]  # type: ignore[union-attr]
+    return checked
 
 
 def _is_worth_a_line(finding: Finding, step: dict[str, float]) -> bool:
@@ -125,16 +173,17 @@ def _is_worth_a_line(finding: Finding, step: dict[str, float]) -> bool:
     return costly and finding.share(step) >= finding.least
 
 
-def _called(program: Callable[[], object], watch: CheckWatch) -> BaseException | None:
+def _called(job: Job, watch: CheckWatch, rank: int) -> BaseException | None:
     """Runs the program to the end of the check; its error, if it failed."""
     branches = Branches(lambda: watch.steps.has_stepped)
     try:
         with ExitStack() as stack:
             if watch.hollow:
+                stack.enter_context(playing(job.world, rank))
                 stack.enter_context(sparse())
                 stack.enter_context(reads_answered(branches, watch.sizes.known))
             stack.enter_context(watch.watching())
-            program()
+            job.program()
     except (Enough, KeyboardInterrupt) as end:
         return None if isinstance(end, Enough) else end
     except SystemExit as end:
@@ -148,20 +197,15 @@ def _add_failure(checked: Checked, error: BaseException | None, name: str, trace
     """An error that a card would raise is a finding; any other is the program's own."""
     if error is None:
         return
-    annotate(error)
-    notes = [note for note in getattr(error, "__notes__", ()) if note.startswith("anydevice: ")]
     text = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-    if notes:
-        what, _, fix = notes[0].removeprefix("anydevice: ").partition("\n  Fix: ")
-        checked.findings.insert(
-            0,
-            Finding("device-error", "error", f"{text} {what}", fix, _site(error)),
-        )
+    checked.details = "".join(traceback.format_exception(error))
+    absent = ORDINAL in checked.details
+    if not absent and (explained := explained_error(error)):
+        rule, what, fix = explained
+        checked.findings.insert(0, Finding(rule, "error", f"{text} {what}", fix, _site(error)))
         return
     checked.unanswered = checked.hollow and not isinstance(error, torch.OutOfMemoryError)
-    where = line_of(error) or name
-    checked.failure = f"{where}: {text}"
-    checked.details = "".join(traceback.format_exception(error))
+    checked.failure = f"{line_of(error) or name}: {text}"
 
 
 def _site(error: BaseException) -> Site:

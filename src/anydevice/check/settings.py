@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from anydevice.check import failures
 from anydevice.check.finding import KINDS, Finding
 from anydevice.check.rules import RULES
 from anydevice.errors import UsageError, did_you_mean
 
 TABLE = "[tool.anydevice.check]"
 KEYS = ("ignore", "fail-on", "gpus")
-OTHERS = ("device-error", "program-failed")  # findings of no rule
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def settings_of(
 
 def known_rule(name: str) -> str:
     """The name, if there is such a rule."""
-    known = [rule.name for rule in RULES] + list(OTHERS)
+    known = [rule.name for rule in RULES] + list(failures.RULES)
     if name not in known:
         raise UsageError(f"expected a rule of anydevice check, got {name!r}: "
                          f"{did_you_mean(name, known)}")  # fmt: skip

@@ -6,18 +6,19 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from threading import get_ident
 from time import thread_time
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.multiprocessing import reductions
 
 from anydevice.check.trace import NOWHERE, Seen, Site, Source
 from anydevice.frames import is_own
 from anydevice.plan.time.recorder import WorkRecorder, in_backward
 from anydevice.plan.time.work import Entry, HostTime, Transfer, Wait
-from anydevice.virtual.events import HOST
+from anydevice.virtual.events import HOST, Event
 from anydevice.virtual.surface.recording import written_tensors
 
 StorageWeakRef: Any = reductions.StorageWeakRef
@@ -50,12 +51,13 @@ class Tape(WorkRecorder):
         self.overwritten: list[tuple[Site, Site]] = []  # while a copy from it is under way
         self.backward_site = NOWHERE
         self._stop, self._module, self._phase = stop, module, phase
+        self._thread = get_ident()
         self._called = ""
         self._inputs: list[Tensor] = []
         self._loading = False
         self._flying: dict[int, tuple[Any, Site]] = {}  # storages on the host that wait for bytes
         self._leaving: dict[int, tuple[Any, Site]] = {}  # those that are being read
-        self._made: dict[int, tuple[Any, str]] = {}  # storages by the factory that made them
+        self._made: dict[int, tuple[Any, Source]] = {}  # storages, with who made them
         self._known: dict[int, tuple[Any, int]] = {}  # a number for each storage
         self._numbers = 0
 
@@ -64,6 +66,11 @@ class Tape(WorkRecorder):
         if in_backward():
             return self.backward_site
         return Site.of(sys._getframe(1), self._stop)
+
+    def hear(self, event: Event) -> None:
+        """Notes a transfer or a wait of the program's own thread, and of its backward passes."""
+        if get_ident() == self._thread or in_backward():
+            super().hear(event)
 
     # ---- entries ----
 
@@ -75,7 +82,10 @@ class Tape(WorkRecorder):
         dtype = str(self._inputs[0].dtype).removeprefix("torch.") if self._inputs else ""
         seen = Seen(entry, self.site(), self._called, self._module(), phase, shapes, dtype)
         if isinstance(entry, Transfer):
-            seen = replace(seen, direct=_is_direct(sys._getframe(1)))
+            caller = _caller(sys._getframe(1))
+            direct = caller is not None and is_own(caller.f_code.co_filename)
+            moved = caller is not None and caller.f_code.co_filename == nn.modules.module.__file__
+            seen = replace(seen, direct=direct, of_module=moved)
         self.seen.append(seen)
         self._look_at_copies(entry)
 
@@ -157,7 +167,8 @@ class Tape(WorkRecorder):
         if self._called not in MAKERS or not isinstance(result, Tensor) or result.is_cuda:
             return
         if storage := _storage(result):
-            made = self._called.replace("lift_fresh", "tensor")
+            name = self._called.replace("lift_fresh", "tensor")
+            made = Source((), name, self.position, self.site().own)
             self._made[storage] = StorageWeakRef(result.untyped_storage()), made
 
     def _look_at_sent(self, at: int, result: Any) -> None:
@@ -189,14 +200,14 @@ class Tape(WorkRecorder):
         made = self._made.get(storage)
         values = _sample(tensor)
         of = (known[1], tensor.storage_offset(), tuple(tensor.shape), values)
-        return Source(of, made[1] if made and not made[0].expired() else "")
+        return replace(made[1] if made and not made[0].expired() else Source(of), tensor=of)
 
 
-def _is_direct(frame: Any) -> bool:
-    """Whether the program's own code called the op, and not a function of PyTorch or a library."""
+def _caller(frame: Any) -> Any:
+    """The frame that called the op: the program's own, or of a function of PyTorch or a library."""
     while frame is not None and any(part in frame.f_code.co_filename for part in BETWEEN):
         frame = frame.f_back
-    return frame is not None and is_own(frame.f_code.co_filename)
+    return frame
 
 
 def _sample(tensor: Tensor) -> int:

@@ -77,6 +77,8 @@ class Source:
 
     tensor: tuple[Any, ...]  # equal for the same tensor with the same values
     made_by: str = ""  # the factory that made it on the host, such as "zeros"
+    made_at: int = 0  # how many entries of work came before
+    made_on: tuple[str, int] = ("", 0)  # the line
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,7 @@ class Seen:
     phase: str = "forward"  # or "backward", "optimizer", "data"
     shapes: tuple[tuple[int, ...], ...] = ()  # of the op's inputs
     dtype: str = ""
+    of_module: bool = False  # whether nn.Module.to() moves it
     direct: bool = False  # whether the program itself called the op, not a function of PyTorch
     source: Source | None = None
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dis
+import gc
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache, partial
 from time import monotonic
 from types import CodeType
@@ -84,6 +85,7 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
         self.optimizers: dict[int, tuple[Made, Optimizer]] = {}
         self.untrained: dict[tuple[str, tuple[str, ...]], Untrained] = {}
         self.grown: Counter[Site] = Counter()  # lines that add to a graph of earlier steps
+        self.with_graph: set[int] = set()  # addresses of tensors that keep a graph
         self._order = 0
         self._sequence = 0  # the number of autograd's next node when the last step ended
         self._since = monotonic()
@@ -169,6 +171,8 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self._sequence = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
+        if len(self.steps.marks[STEP]) in (SETTLED.stop - 2, SETTLED.stop):
+            self.with_graph |= set(kept_graphs())
         super()._after_step(optimizer, args, kwargs)
 
     # ---- how much is run ----
@@ -259,8 +263,17 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
             "networks": self.networks,
             "untrained": list(self.untrained.values()),
             "grown_graphs": dict(self.grown),
+            "with_graph": self.with_graph,
             "on_host": self.on_host,
         }
+
+
+def kept_graphs() -> Iterator[int]:
+    """The addresses of all tensors on a GPU that have a graph."""
+    for one in gc.get_objects():
+        if isinstance(one, Tensor) and one.is_cuda and one.grad_fn is not None:
+            with suppress(NotImplementedError, RuntimeError):  # of other layouts
+                yield one.untyped_storage().data_ptr()
 
 
 def passed(module: nn.Module, optimized: set[int]) -> dict[str, Any]:

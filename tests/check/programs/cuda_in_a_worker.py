@@ -8,7 +8,7 @@ class OnGPU(Dataset):
         return 64
 
     def __getitem__(self, i):
-        return torch.full((32,), float(i), device="cuda")  # bad: device-error
+        return torch.full((32,), float(i), device="cuda")  # bad: cuda-in-forked-process
         return torch.full((32,), float(i))  # good
 
 

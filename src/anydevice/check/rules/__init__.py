@@ -23,6 +23,7 @@ from anydevice.check.rules.precision import (
     NoAutocast,
 )
 from anydevice.check.rules.races import OverwrittenTooEarly, ReadTooEarly, StreamRace
+from anydevice.check.rules.ranks import SharedGPU
 from anydevice.check.rules.training import (
     ClippedWhileScaled,
     FilledWithZeros,
@@ -49,6 +50,7 @@ RULES: tuple[Rule, ...] = (
     TrainedInEvalMode(),
     SameRandomNumbers(),
     EpochNotSet(),
+    SharedGPU(),
     TimedTooEarly(),
     HardCodedCuda(),
     SentAgain(),

@@ -35,10 +35,12 @@ class PageableCopies(Rule):
         def _is_pageable(one: Seen) -> bool:
             sent = one.sent
             waits = sent is not None and (sent.blocking or not sent.pinned)
-            others = _is_small(one) or _is_made(one) or _is_again(one, trace)
-            return waits and not others
+            others = _is_small(one) or _is_again(one, trace)
+            return waits and not others and not one.of_module
 
         for line in recurring(trace, _is_pageable):
+            if any(map(_is_made, line.seen)) and any(map(line.is_new, line.seen)):
+                continue
             size = sum(one.sent.bytes for one in line.seen if one.sent)
             pinned = all(one.sent.pinned for one in line.seen if one.sent)
             why = "waits for it, since non_blocking is not set" if pinned else "waits for it"
@@ -84,7 +86,8 @@ def _is_small(one: Seen) -> bool:
     """Whether it is of what the program has just made, not of a batch."""
     if one.sent is None or one.sent.bytes > SMALL:
         return False
-    return not one.op or (one.source is not None and one.source.made_by == "tensor")
+    made = one.source is not None and one.source.made_by == "tensor"
+    return one.direct if not one.op else made
 
 
 class MadeOnHost(Rule):
@@ -100,6 +103,8 @@ class MadeOnHost(Rule):
             return _is_made(one) and not _is_again(one, trace)
 
         for line in recurring(trace, is_made):
+            if not any(map(line.is_new, line.seen)):
+                continue
             made = min(one.source.made_by for one in line.seen if one.source)
             size = sum(one.sent.bytes for one in line.seen if one.sent)
             yield self.of_line(

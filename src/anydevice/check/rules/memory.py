@@ -11,6 +11,7 @@ from anydevice.check.trace import Place, Site, Trace
 from anydevice.plan.hollow.blocks import ACTIVATIONS, BACKWARD, INPUTS, OTHER
 from anydevice.text import size_text
 
+LARGE = 16 << 10  # bytes
 LEAST = 3  # steps that have each left something behind
 ADDED = (ACTIVATIONS, INPUTS, BACKWARD, OTHER)
 
@@ -23,8 +24,10 @@ class Growth(Rule):
 
     def find(self, trace: Trace) -> Iterator[Finding]:
         """The line whose tensors are kept, with the line that keeps them."""
-        left = list(_left(trace))
-        if len(left) < LEAST or not all(left):
+        graphs = trace.facts.get("with_graph", set())
+        left = list(_left(trace, graphs))
+        left = [step for step in left if step]
+        if len(left) < LEAST or len(left) < OFTEN * len(trace.steps[1:-1]):
             return
         lines = set.intersection(*(set(step) for step in left))
         grown = {line: min(step[line] for step in left) for line in lines}
@@ -46,8 +49,11 @@ class Growth(Rule):
         )
 
 
-def _left(trace: Trace) -> Iterator[dict[str, int]]:
-    """For each step but the first and the last: bytes that are still there, by line."""
+def _left(trace: Trace, graphs: set[int]) -> Iterator[dict[str, int]]:
+    """For each step but the first and the last: bytes that are still there, by line.
+
+    Numbers without a graph are left out: to keep these until the end of an epoch is good practice.
+    """
     if trace.unit != "step" and trace.unit != "update":
         return
     end = trace.events[-1] if trace.events else 0
@@ -55,7 +61,8 @@ def _left(trace: Trace) -> Iterator[dict[str, int]]:
         kept: dict[str, int] = {}
         for block in trace.blocks:
             alive = block.end is None or block.end >= end
-            if before <= block.start < after and alive and block.category in ADDED:
+            counts = block.bytes >= LARGE or block.address in graphs
+            if before <= block.start < after and alive and counts and block.category in ADDED:
                 kept[block.where] = kept.get(block.where, 0) + block.bytes
         yield kept
 

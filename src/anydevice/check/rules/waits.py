@@ -44,7 +44,7 @@ class Waits(Rule):
                 continue
             op = line.seen[0].op
             size = sum(e.bytes for e in (s.entry for s in line.seen) if isinstance(e, Transfer))
-            why = BY_OP.get(op, "")
+            why = BY_OP.get(op, f"{op} asks it for a value" if op else "")
             yield self.of_line(
                 line,
                 f"The host waits for the GPU{': ' if why else ''}{why}"
