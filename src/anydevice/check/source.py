@@ -128,3 +128,37 @@ def is_guarded(file: str, line: int) -> bool:
             if node.lineno <= line <= last:
                 return True
     return False
+
+
+def clocks_subtracted(file: str, line: int) -> set[int]:
+    """The lines that assign what is subtracted from the time that this line reads.
+
+    `seconds = time.time() - start`, or `end = time.time()` with `end - start` elsewhere.
+    """
+    function = function_at(file, line)
+    statement = statement_at(file, line)
+    if function is None or statement is None:
+        return set()
+    subtracted = {
+        ast.unparse(node.right)
+        for node in ast.walk(statement)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and _calls(node.left)
+    }
+    kept = {ast.unparse(target) for target in getattr(statement, "targets", ())}
+    subtracted |= {
+        ast.unparse(node.right)
+        for node in ast.walk(function)
+        if isinstance(node, ast.BinOp)
+        and isinstance(node.op, ast.Sub)
+        and ast.unparse(node.left) in kept
+    }
+    return {
+        node.lineno
+        for node in ast.walk(function)
+        if isinstance(node, ast.Assign)
+        and any(ast.unparse(target) in subtracted for target in node.targets)
+    }
+
+
+def _calls(node: ast.AST) -> bool:
+    return any(isinstance(part, ast.Call) for part in ast.walk(node))

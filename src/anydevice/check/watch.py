@@ -53,7 +53,7 @@ EVALUATED = 3  # batches of an evaluation
 MOST = 14  # steps in all
 SETTLED = range(1, 5)  # steps before which it is looked at what optimizers have
 ADDITIONS = (torch.ops.aten.add, torch.ops.aten.add_)
-FEW = 4  # steps that are enough …
+FEW = 5  # steps that are enough …
 LONG = 6.0  # … after so many seconds, and after twice as many if there may be an evaluation
 
 
@@ -205,12 +205,17 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
             stack.enter_context(super().watching())
             stack.enter_context(heard.hearing())
             loader: Any = torch.utils.data.dataloader._BaseDataLoaderIter
-            fetch = loader.__next__
+            fetch, begin = loader.__next__, loader._reset
+
+            def reset(iterator: Any, *args: Any, **kwargs: Any) -> Any:
+                self._iterators.pop(iterator, None)  # one that persists begins another epoch
+                return begin(iterator, *args, **kwargs)
 
             def next_batch(iterator: Any) -> Any:
                 return self._next_batch(fetch, iterator)
 
             stack.enter_context(patch.object(loader, "__next__", next_batch))
+            stack.enter_context(patch.object(loader, "_reset", reset))
             self.record()
             yield self
 
@@ -271,7 +276,7 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
 def kept_graphs() -> Iterator[int]:
     """The addresses of all tensors on a GPU that have a graph."""
     for one in gc.get_objects():
-        if isinstance(one, Tensor) and one.is_cuda and one.grad_fn is not None:
+        if issubclass(type(one), Tensor) and one.is_cuda and one.grad_fn is not None:
             with suppress(NotImplementedError, RuntimeError):  # of other layouts
                 yield one.untyped_storage().data_ptr()
 

@@ -12,6 +12,7 @@ from anydevice.plan.hollow.blocks import ACTIVATIONS, BACKWARD, INPUTS, OTHER
 from anydevice.text import size_text
 
 LARGE = 16 << 10  # bytes
+LOOKED_AT = 4  # steps after the first
 LEAST = 3  # steps that have each left something behind
 ADDED = (ACTIVATIONS, INPUTS, BACKWARD, OTHER)
 
@@ -26,8 +27,7 @@ class Growth(Rule):
         """The line whose tensors are kept, with the line that keeps them."""
         graphs = trace.facts.get("with_graph", set())
         left = list(_left(trace, graphs))
-        left = [step for step in left if step]
-        if len(left) < LEAST or len(left) < OFTEN * len(trace.steps[1:-1]):
+        if len(left) < LEAST or not all(left):
             return
         lines = set.intersection(*(set(step) for step in left))
         grown = {line: min(step[line] for step in left) for line in lines}
@@ -50,14 +50,14 @@ class Growth(Rule):
 
 
 def _left(trace: Trace, graphs: set[int]) -> Iterator[dict[str, int]]:
-    """For each step but the first and the last: bytes that are still there, by line.
+    """For some steps after the first: bytes that are still there, by line.
 
     Numbers without a graph are left out: to keep these until the end of an epoch is good practice.
     """
     if trace.unit != "step" and trace.unit != "update":
         return
     end = trace.events[-1] if trace.events else 0
-    for before, after in list(pairwise(trace.events))[:-1]:
+    for before, after in list(pairwise(trace.events))[:-1][:LOOKED_AT]:
         kept: dict[str, int] = {}
         for block in trace.blocks:
             alive = block.end is None or block.end >= end
