@@ -118,6 +118,8 @@ def _needs_gpu_code(error: BaseException) -> str:
         return found[1]
     if "a compiled CUDA kernel needs" in str(error) or "CUDA_HOME" in str(error):
         return "a custom CUDA kernel"
+    if type(error).__module__.partition(".")[0] == "triton":  # it compiled, and says what is wrong
+        return ""
     files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
     if any(compiler in file for file in files[1:] for compiler in COMPILERS):
         return "a custom CUDA kernel"

@@ -33,6 +33,7 @@ RAMP = 64  # of the summed dimension, until a tile's loads and products overlap
 MATTERS = 0.002  # of a step's time: a cause whose slow ends cost less is left out of the range
 LIBRARIES = ("convolution", "winograd", "attention", "recurrence")
 ATTENTION_BACKWARD = 0.75
+ENOUGH_FOR_MEMORY = 0.5  # of the multiprocessors load as fast as the memory can; assumed
 
 
 @dataclass(frozen=True)
@@ -289,7 +290,8 @@ class Simulation:
 
     def _kernel_time(self, op: Op) -> float:
         """As `kernel_time`; the layers of a network are often alike."""
-        alike = (op.unit, op.products, op.bytes, op.kernels, op.backward, op.aligned, op.layout)
+        kernel = (op.unit, op.products, op.bytes, op.kernels)
+        alike = (*kernel, op.backward, op.aligned, op.layout, op.fill)
         spent = self._spent.get(alike)
         if spent is None:
             spent = self._spent[alike] = kernel_time(op, self.rates)
@@ -402,6 +404,8 @@ def kernel_time(op: Op, rates: Rates) -> float:
     bandwidth = rates.card.bandwidth * rates["bandwidth"]
     if op.bytes < rates.card.l2_cache / 2:
         bandwidth *= rates["l2"]
+    if op.fill < ENOUGH_FOR_MEMORY:
+        bandwidth *= op.fill / ENOUGH_FOR_MEMORY
     spent = max(arithmetic, op.bytes / bandwidth, op.kernels * rates["shortest_kernel"])
     if op.layout and rates.on_tensor_cores(op.unit):
         spent += op.layout / (rates.card.bandwidth * rates["bandwidth"] * rates["layout"])
@@ -416,6 +420,8 @@ def product_time(product: Product, op: Op, rates: Rates) -> float:
     if product.kind == "attention":
         rate *= rates["attention"] * (ATTENTION_BACKWARD if op.backward else 1.0)
         return product.flops / rate
+    if product.kind == "kernel":
+        return product.flops / (rate * rates["triton"] * op.fill)
     on_tensor_cores = rates.on_tensor_cores(op.unit)
     if product.kind in ("convolution", "winograd"):
         rate *= rates["convolution" if on_tensor_cores else "convolution_float32"]

@@ -166,7 +166,7 @@ class WorkRecorder(Mode):  # type: ignore[misc]
                 name=launch.name,
                 device=launch.device,
                 stream=self._stream(launch.device),
-                unit=_unit(launch.reads),
+                unit=_unit(launch),
                 products=tuple(Product(**vars(each)) for each in launch.products),
                 bytes=launch.bytes,
                 kernels=launch.kernels,
@@ -175,6 +175,7 @@ class WorkRecorder(Mode):  # type: ignore[misc]
                 reads=self._storages(launch.reads),
                 writes=self._storages(launch.writes),
                 host=launch.host,
+                fill=launch.fill,
             )
         )
 
@@ -247,7 +248,9 @@ def _tensors(values: list[Any]) -> bool:
     return all(isinstance(value, Tensor) for value in values)
 
 
-def _unit(reads: tuple[Tensor, ...]) -> str:
-    """The arithmetic of a kernel's products: the dtype of the first floating-point tensor."""
-    dtype = next((each.dtype for each in reads if each.dtype.is_floating_point), torch.float32)
-    return str(dtype).removeprefix("torch.")
+def _unit(launch: Launch) -> str:
+    """The arithmetic of a kernel's products: by default the first floating-point tensor's."""
+    if launch.unit:
+        return launch.unit
+    floats = (each.dtype for each in launch.reads if each.dtype.is_floating_point)
+    return str(next(floats, torch.float32)).removeprefix("torch.")

@@ -41,6 +41,7 @@ class Op:
     layout: float = 0.0  # bytes to convert channels first to last, which tensor cores need
     reads: tuple[int, ...] = ()  # storages, by which streams and GPUs wait for each other
     writes: tuple[int, ...] = ()
+    fill: float = 1.0  # the share of the card that the program's own kernel keeps busy
     host: str = ""  # how it is launched, if not as an op: virtual.compiled.launches has the names
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import wraps
+from math import inf
 from typing import Any
 
 from anydevice.notices import say_once
 from anydevice.virtual import machine
-from anydevice.virtual.compiled import driver
+from anydevice.virtual.compiled import driver, hollow_triton
+from anydevice.virtual.compiled.launches import unheard
 from anydevice.virtual.compiled.names import MissingNameError, triton_names
 
 # Note [Triton on a virtual GPU]
@@ -18,8 +20,14 @@ from anydevice.virtual.compiled.names import MissingNameError, triton_names
 #
 # On GPUs with values, JITFunction.run does not compile: it interprets (interpreter.py). A kernel
 # that was compiled nevertheless (`warmup`) is interpreted by the launcher.
+#
+# On hollow GPUs it is compiled for the card, so that what it asks of a multiprocessor is known, and
+# the launcher reports it (hollow_triton.py).
 
-FIRST = "triton.autotune takes the first configuration: on virtual GPUs there is nothing to time."
+FIRST = (
+    "triton.autotune takes the first configuration that the card has room for: on virtual GPUs "
+    "there is nothing to time."
+)
 
 
 def attributes() -> Iterator[tuple[Any, str, Any]]:
@@ -33,13 +41,14 @@ def attributes() -> Iterator[tuple[Any, str, Any]]:
     yield names.JITFunction, "run", _run(names.JITFunction.run)
     yield names.JITFunction, "__call__", _called
     yield names.Autotuner, "_bench", _first_that_fits(names.bench)
+    yield names.Compiled, "_init_handles", _known_to_its_launcher(names.handles)
 
 
 def _run(compile_and_launch: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(compile_and_launch)
     def run(self: Any, *arguments: Any, grid: Any, warmup: bool, **named: Any) -> Any:
         here = machine.enabled()
-        if warmup or not here:
+        if warmup or not here or here.hollow:
             return compile_and_launch(self, *arguments, grid=grid, warmup=warmup, **named)
         for hook in self.pre_run_hooks:
             hook(*arguments, **named)
@@ -64,11 +73,42 @@ def _first_that_fits(bench: Callable[..., Any]) -> Callable[..., Any]:
     """Triton's Autotuner times each configuration; nothing here has a time."""
 
     @wraps(bench)
-    def first(self: Any, *arguments: Any, config: Any, **named: Any) -> list[float]:
+    def first(self: Any, *arguments: Any, config: Any, **named: Any) -> Any:
         say_once(FIRST)
-        return [1.0] * 3
+        if FOUND in self.nargs:  # a dict that this call alone has
+            return [inf] * 3
+        here = machine.enabled()
+        if not here or not here.hollow:
+            times: Any = [1.0] * 3
+        else:
+            vars(self)["do_bench"] = _once
+            with unheard():
+                times = bench(self, *arguments, config=config, **named)
+        if times[0] != inf:
+            self.nargs[FOUND] = True
+        return times
 
     return first
+
+
+def _known_to_its_launcher(make: Callable[..., None]) -> Callable[..., None]:
+    """A compiled kernel makes its launcher from less than it has itself."""
+
+    @wraps(make)
+    def made(self: Any) -> None:
+        make(self)
+        if isinstance(self._run, Launcher):
+            self._run.kernel = self
+
+    return made
+
+
+FOUND = "_anydevice_found"
+
+
+def _once(call: Callable[[], object], **_: Any) -> list[float]:
+    call()
+    return [1.0] * 3
 
 
 class Launcher:
@@ -76,6 +116,7 @@ class Launcher:
 
     def __init__(self, source: Any, metadata: Any) -> None:
         self.source, self.metadata = source, metadata
+        self.kernel: Any = None  # the CompiledKernel
 
     def __call__(
         self,
@@ -93,6 +134,10 @@ class Launcher:
         """What a compiled kernel's `run` calls."""
         if enter is not None:
             enter(described)
-        _interpreter().launch(self.source.fn, arguments, {}, (x, y, z))
+        here = machine.enabled()
+        if here and here.hollow:
+            hollow_triton.launch(self.kernel, (x, y, z), arguments)
+        else:
+            _interpreter().launch(self.source.fn, arguments, {}, (x, y, z))
         if leave is not None:
             leave(described)

@@ -37,7 +37,8 @@ class Launch:
     products: tuple[Product, ...] = ()
     kernels: int = 1
     host: str = COMPILED
-    occupancy: float = 1.0  # the share of a multiprocessor's threads that can be active
+    unit: str = ""  # the arithmetic of its products, if not that of its first tensor
+    fill: float = 1.0  # the share of the card that its programs keep busy
 
 
 Hear = Callable[[Launch], None]
@@ -77,6 +78,16 @@ def launching(hear: Hear) -> Iterator[None]:
         yield
     finally:
         _state.listeners.remove(hear)
+
+
+@contextmanager
+def unheard() -> Iterator[None]:
+    """Inside the block nobody hears of launches."""
+    before, _state.listeners = _state.listeners, []
+    try:
+        yield
+    finally:
+        _state.listeners = before
 
 
 def report(launch: Launch) -> None:

@@ -17,6 +17,8 @@ TRITON = {
     "JITFunction": "triton.runtime.jit:JITFunction",
     "Autotuner": "triton.runtime.autotuner:Autotuner",
     "bench": "triton.runtime.autotuner:Autotuner._bench",
+    "Compiled": "triton.compiler.compiler:CompiledKernel",
+    "handles": "triton.compiler.compiler:CompiledKernel._init_handles",
     "Target": "triton.backends.compiler:GPUTarget",
     "Descriptor": "triton.tools.tensor_descriptor:TensorDescriptor",
 }
