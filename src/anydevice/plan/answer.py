@@ -183,7 +183,7 @@ class Verdict:
         run: The hollow run: peaks in bytes, each block of memory, the ops of the last step.
         largest: The largest batch that fits; None if none was searched for.
         time: The predicted time of a step; None if fewer than two steps were run.
-        remedies: What would make a Trial fit; None if it fits, or if the plan is not of a Trial.
+        remedies: What would make it fit; None if it fits and they were not asked for.
 
     Example:
         >>> verdict = ad.plan(train, "t4")["t4"]  # doctest: +SKIP

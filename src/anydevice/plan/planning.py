@@ -21,6 +21,7 @@ from anydevice.plan.hollow.failures import CannotPlanError
 from anydevice.plan.hollow.gpus import HollowGPUs
 from anydevice.plan.hollow.run import HollowRun
 from anydevice.plan.hollow.sizes import SHARE
+from anydevice.plan.remedies.programs import remedies_for_program
 from anydevice.plan.remedies.search import try_remedies
 from anydevice.plan.subjects import Subject, subject_of
 from anydevice.train.trial import Trial
@@ -80,8 +81,9 @@ def plan(
             recognised without it.
         sdpa: The kernel that attention takes where it can: "flash", "efficient", "cudnn" or
             "math". By default PyTorch chooses, by card and tensors; the answer says which.
-        remedies: Whether to try what would make a Trial need less memory: mixed precision,
-            checkpointing, several GPUs and others. By default, where it does not fit.
+        remedies: Whether to show what would need less memory. A Trial is run with each change:
+            mixed precision, checkpointing, several GPUs and others. For other programs, changes
+            of the code are estimated. By default, where it does not fit.
         cards: How many GPUs those tries may use together.
         context: The size of the CUDA context, such as "500MiB", if it was measured: what
             nvidia-smi shows beyond torch.cuda.memory_reserved(). By default a range.
@@ -146,9 +148,11 @@ def plan(
         verdict = Verdict(run, time=run.predicted(run.step_samples or run.samples))
         if batch_arg is not None:
             verdict.largest = largest_batch(subject, hollow, run, batch_arg)
-        if isinstance(function, Trial) and (remedies or (remedies is None and not run.fits)):
-            verdict.remedies = try_remedies(
-                function, kind, cards=cards, run=run, assume_zeros=assume_zeros
+        if remedies or (remedies is None and not run.fits):
+            verdict.remedies = (
+                try_remedies(function, kind, cards=cards, run=run, assume_zeros=assume_zeros)
+                if isinstance(function, Trial)
+                else remedies_for_program(subject, hollow, run, batch_arg)
             )
         verdicts.append(verdict)
     return ClusterPlan(subject.name, clusters) if clusters else Plan(subject.name, verdicts)

@@ -59,6 +59,8 @@ class Remedy:
         fits: Whether it fits.
         time: The predicted time of a step.
         why_not: Why it could not be run; empty if it was.
+        estimated: Whether it was not run: then `device_bytes` is the least that it would be.
+        attention: The kernels that attention took.
     """
 
     name: str
@@ -68,6 +70,8 @@ class Remedy:
     fits: bool
     time: Prediction | None
     why_not: str = ""
+    estimated: bool = False
+    attention: list[str] = field(default_factory=list)
 
     @property
     def card_seconds(self) -> float:
@@ -84,22 +88,25 @@ class Remedy:
             "fits": self.fits,
             "time": self.time.to_dict() if self.time else None,
             "why_not": self.why_not or None,
+            "estimated": self.estimated,
         }
 
 
 @dataclass(repr=False)
 class Remedies(Shown):
-    """All changes that were tried for a trial on one kind of GPU.
+    """All changes that were tried, or estimated, on one kind of GPU.
 
     Attributes:
         gpu: The kind of GPU.
-        as_it_is: The trial without any change.
+        as_it_is: The program or trial without any change.
         tried: The changes: those that fit first, the cheapest first.
+        note: What else is to be said.
     """
 
     gpu: str
     as_it_is: Remedy
     tried: list[Remedy] = field(default_factory=list)
+    note: str = NOT_TRIED
 
     @property
     def best(self) -> Remedy | None:
@@ -122,6 +129,10 @@ class Remedies(Shown):
         return table
 
     def _row(self, remedy: Remedy) -> tuple[str, ...]:
+        if remedy.estimated:
+            size = f"~ {size_text(remedy.device_bytes)}"
+            likely = "likely" if remedy.fits else "NO"
+            return (remedy.name, str(remedy.cards), likely, size, UNSET, UNSET, remedy.how)
         if remedy.time is None:
             return (remedy.name, str(remedy.cards), UNSET, UNSET, UNSET, UNSET, remedy.why_not)
         before = self.as_it_is.time
@@ -138,7 +149,7 @@ class Remedies(Shown):
 
     def _shown(self) -> Iterator[Table | Text]:
         yield self.table()
-        yield Text(NOT_TRIED, style="dim")
+        yield Text(self.note, style="dim")
 
 
 def try_remedies(
