@@ -17,6 +17,8 @@ from anydevice.plan.subjects import Subject
 MOST = 1 << 24
 STEP_BACK = 0.03  # if a predicted batch does not fit, try this much less; next time, twice that
 STEP_BACK_FAR = 0.9
+ALLOCATED, RESERVED = 0, 1
+FULL = 0.998
 LEAP = 8  # how many times larger the next batch is, while the peak does not depend on it
 
 
@@ -55,11 +57,14 @@ class _Search:
     capacity: int
     fitting: dict[int, HollowRun] = field(default_factory=dict)
     too_large: int | None = None
+    points: dict[int, tuple[int, int]] = field(default_factory=dict)  # allocated and reserved
     runs: int = 1
     less: float = STEP_BACK
+    step: int = 1
 
     def largest(self, start: int, first: HollowRun) -> Largest:
         """Tries what the growth of memory predicts, until the next larger batch does not fit."""
+        self.points[start] = first.allocated, first.reserved
         if first.fits:
             self.fitting[start] = first
             self._try(2 * start)
@@ -77,7 +82,8 @@ class _Search:
             return
         self.runs += 1
         try:
-            self.fitting[batch] = self._run(batch)
+            run = self.fitting[batch] = self._run(batch)
+            self.points[batch] = run.allocated, run.reserved
         except DoesNotFitError:
             self.too_large = min(batch, self.too_large or batch)
         if len(self.fitting) == 2 and self._is_all_data():
@@ -107,19 +113,28 @@ class _Search:
             return min(max(self._predicted(), most + 1), MOST)
         if not most:
             return max(1, least // 2)
-        if len(self.fitting) < 2:
+        if len(self.points) < 2:
             return (most + least) // 2
-        predicted = self._predicted()
-        if predicted >= least:
-            predicted = max(int(least * (1 - self.less)), (most + least) // 2)
-            self.less *= 2
-        return min(max(predicted, most + 1), least - 1)
+        for predicted in (self._predicted(), self._predicted(RESERVED)):
+            if most < predicted < least:
+                return predicted
+        if most in self.points and self.points[most][RESERVED] > FULL * self.capacity:
+            self.step *= 2  # little more fits
+            return min(most + self.step // 2, least - 1)
+        less = max(int(least * (1 - self.less)), (most + least) // 2)
+        self.less *= 2
+        return min(max(less, most + 1), least - 1)
 
-    def _predicted(self) -> int:
-        """Where the line through the two largest that fit meets the card's memory."""
-        few, many = sorted(self.fitting)[-2:]
-        need = self.fitting[many].allocated
-        growth = (need - self.fitting[few].allocated) / (many - few)
+    def _predicted(self, kind: int = ALLOCATED) -> int:
+        """Where the line through the two largest batches meets the card's memory.
+
+        What is reserved is that of batches that fit: with more memory than it needs, the allocator
+        keeps more.
+        """
+        known = self.points if kind == ALLOCATED or len(self.fitting) < 2 else self.fitting
+        few, many = sorted(known)[-2:]
+        need = self.points[many][kind]
+        growth = (need - self.points[few][kind]) / (many - few)
         if growth <= 0:
             return LEAP * many
         return many + int((self.capacity - need) / growth)
