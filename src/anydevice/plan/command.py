@@ -58,7 +58,7 @@ Options:
                     nvidia-smi shows beyond torch.cuda.memory_reserved()
   --cuda VERSION    the version of CUDA there, such as 11.3: before 11.7 the context
                     is larger; the newest by default
-  --remedies        show what would need less memory, even if the program fits
+  --fixes           show what would need less memory, even if the program fits
   --quiet           leave out what the program prints
   --report FILE     write an HTML page with all results and the memory over the
                     steps, such as plan.html
@@ -78,7 +78,7 @@ VALUES = (
     *("--report", "--snapshot", "--sdpa", "--nodes", "--network", "--cost", "--vary"),
 )
 FLAGS = (
-    *("--json", "--try", "--assume-zeros", "--inference", "--quiet", "--remedies"),
+    *("--json", "--try", "--assume-zeros", "--inference", "--quiet", "--fixes"),
     *("--calibrate", "--rates"),
 )
 
@@ -95,7 +95,7 @@ class Options:
     inference: bool = False
     num_gpus: int | None = None
     quiet: bool = False
-    remedies: bool = False
+    fixes: bool = False
     json: bool = False
     sdpa: str | None = None
     context: str | None = None
@@ -145,7 +145,7 @@ def main(arguments: list[str]) -> NoReturn:
             inference=options.inference,
             sdpa=options.sdpa,
             quiet=options.quiet,
-            remedies=options.remedies or None,
+            remedies=options.fixes or None,
             network=options.network,
             nodes=options.nodes,
             gpus=options.num_gpus if _is_of_many(options) else None,

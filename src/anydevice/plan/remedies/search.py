@@ -100,7 +100,7 @@ class Remedies(Shown):
         gpu: The kind of GPU.
         as_it_is: The program or trial without any change.
         tried: The changes: those that fit first, the cheapest first.
-        note: What else is to be said.
+        note: A sentence below the table.
     """
 
     gpu: str
