@@ -37,6 +37,7 @@ Options:
   --values         run with values from the start; by default the GPU is hollow
                    where the program allows it, which is quicker
   --quiet          leave out what the program prints
+  --report FILE    write an HTML page: source lines next to a timeline
   --sarif FILE     write SARIF, which GitHub shows on a diff
   --json           print JSON
   --rules          list the rules
@@ -47,7 +48,7 @@ gpus.
 
 Exit codes: 0 nothing found, 1 found, 2 it could not be checked.
 """
-VALUES = ("--gpu", "--gpus", "--ignore", "--fail-on", "--sarif")
+VALUES = ("--gpu", "--gpus", "--ignore", "--fail-on", "--report", "--sarif")
 FLAGS = ("--portable", "--values", "--quiet", "--json", "--rules")
 
 
@@ -64,6 +65,7 @@ class Options:
     quiet: bool = False
     json: bool = False
     rules: bool = False
+    report: str | None = None
     sarif: str | None = None
     program: Launched | None = None  # its arguments, and its launcher
 
@@ -77,7 +79,8 @@ def main(arguments: list[str]) -> NoReturn:
         sys.exit(0)
     if options.rules:
         _list_rules(options.json)
-    _refuse_missing_folder(options.sarif)
+    for path in (options.report, options.sarif):
+        _refuse_missing_folder(path)
     from anydevice.check.checking import checked
     from anydevice.check.settings import settings_of
     from anydevice.plan.hollow.failures import CannotPlanError
@@ -111,6 +114,9 @@ def main(arguments: list[str]) -> NoReturn:
         show(report)
     if options.sarif:
         report.write_sarif(options.sarif)
+    if options.report:
+        report.write_page(options.report)
+        print(f"anydevice: wrote the page {options.report}.", file=sys.stderr)
     sys.exit(1 if report.fails else 0)
 
 

@@ -16,6 +16,7 @@ from anydevice.check.run import Checked
 from anydevice.check.settings import Settings
 from anydevice.check.source import is_accepted
 from anydevice.files import write_whole
+from anydevice.plan.hollow.steps import WHOLE
 from anydevice.tables import Shown, Table
 from anydevice.text import UNSET, counted, duration_text, size_text
 
@@ -53,19 +54,24 @@ class Report(Shown):
     notes: list[str] = field(default_factory=list)
     steps: int = 0
     unit: str = "step"
+    timelines: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, program: str, settings: Settings, checked: Checked) -> Report:
         """The report of a run: sorted, without what is accepted, the small ones apart."""
-        report = cls(program, list(settings.gpus), settings, step=checked.step)
-        report.steps, report.unit, report.notes = checked.steps, checked.unit, checked.notes
-        report.fixed = checked.fixed
-        for finding in sorted(checked.findings, key=_order):
-            if finding.rule in settings.ignore or _is_accepted(finding):
-                continue
-            listed = report.small if _is_small(finding, checked.step) else report.findings
-            listed.append(finding)
+        report = cls(program, list(settings.gpus), settings)
+        report.fill(checked)
         return report
+
+    def fill(self, checked: Checked) -> None:
+        """Takes over what a run has found."""
+        self.steps, self.unit, self.notes = checked.steps, checked.unit, checked.notes
+        self.step, self.fixed, self.timelines = checked.step, checked.fixed, checked.timelines
+        for finding in sorted(checked.findings, key=_order):
+            if finding.rule in self.settings.ignore or _is_accepted(finding):
+                continue
+            listed = self.small if _is_small(finding, checked.step) else self.findings
+            listed.append(finding)
 
     @property
     def errors(self) -> list[Finding]:
@@ -105,6 +111,13 @@ class Report(Shown):
         write_whole(Path(path), self.to_sarif().encode())
         return Path(path)
 
+    def write_page(self, path: str | Path) -> Path:
+        """Writes an HTML page: the lines of each finding next to a step's timeline."""
+        from anydevice.check.page.page import report_page
+
+        write_whole(Path(path), report_page(self))
+        return Path(path)
+
     def _shown(self) -> Iterator[Table | Text | Shown]:
         yield Text(self._headline())
         if self.findings:
@@ -118,12 +131,13 @@ class Report(Shown):
         if not self.findings:
             return f"{self.program}: no mistakes found{self._seen()}."
         errors = len(self.errors)
+        others = len(self.findings) - errors
         parts = [counted(errors, "error")] * bool(errors)
-        parts += [counted(len(self.findings) - errors, "other finding" if errors else "finding")]
+        parts += [counted(others, "other finding" if errors else "finding")] * bool(others)
         return f"{self.program}: {' and '.join(parts)}{self._seen()}."
 
     def _seen(self) -> str:
-        if not self.steps:
+        if not self.steps or self.unit == WHOLE:
             return ""
         units = self.unit if self.steps == 1 else f"{self.unit}es" * self.unit.endswith("s")
         return f" in {self.steps} {units or self.unit + 's'}"
@@ -134,7 +148,7 @@ class Report(Shown):
             table.rows.append((_lines(finding), _text(finding), _often(finding),
                                *(_cost(finding, gpu) for gpu in self.gpus)))  # fmt: skip
             table.rows.append(("", f"Fix: {finding.fix}", "", *[""] * len(self.gpus)))
-        if self.step:
+        if self.step and self.unit != WHOLE:
             for name, times in ((f"a {self.unit} now", self.step), ("after all fixes", self.fixed)):
                 cells = [duration_text(times.get(gpu, 0.0)) for gpu in self.gpus]
                 table.rows.append(("", name, "", *cells))

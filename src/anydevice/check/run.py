@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -27,7 +28,8 @@ from anydevice.plan.hollow.isolated import isolated
 from anydevice.plan.hollow.sandbox.checkpoints import sparse
 from anydevice.plan.hollow.values import Branches, reads_answered
 from anydevice.plan.hollow.watch import Enough
-from anydevice.plan.time.work import Exchange
+from anydevice.plan.time.spans import step_timeline
+from anydevice.plan.time.work import Exchange, Work
 from anydevice.virtual.machine import virtual_gpus
 
 FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
@@ -59,12 +61,17 @@ class Job:
     @property
     def newest(self) -> str:
         """The kind that the program sees."""
-        return max(self.kinds, key=lambda kind: card(kind).capability)
+        return newest_of(self.kinds)
 
     @property
     def count(self) -> int:
         """How many GPUs it sees."""
         return self.world.gpus if self.world else self.gpus or 1
+
+
+def newest_of(kinds: Sequence[str]) -> str:
+    """The kind that can do the most: attention and dtypes are chosen by it."""
+    return max(kinds, key=lambda kind: card(kind).capability)
 
 
 @dataclass
@@ -83,6 +90,7 @@ class Checked:
     details: str = ""  # its traceback
     unanswered: bool = False  # whether values would say more
     collectives: list[tuple[str, Site]] = field(default_factory=list)  # in order
+    timelines: dict[str, Any] = field(default_factory=dict)  # of a step, by kind of GPU
 
 
 def run(job: Job, *, hollow: bool | None = None, shown: bool = False) -> Checked:
@@ -160,6 +168,11 @@ def examined(trace: Trace, kinds: Sequence[str], gpus: int = 1) -> Checked:
     fixed = prices.fixed(found)
     plain = [replace(finding, change=None, span=None) for finding in found]
     checked = Checked(plain, prices.step, fixed, len(trace.steps), trace.unit, trace.hollow)
+    if usual := trace.usual:
+        work = Work([one.entry for one in trace.work(usual)])
+        for kind in kinds:
+            drawn = step_timeline(work, card(kind), gpus=gpus).to_dict()
+            checked.timelines[card(kind).kind] = drawn
     met = (one for one in trace.seen if isinstance(one.entry, Exchange))
     checked.collectives = [(one.entry.name, one.site) for one in met]  # type: ignore[union-attr]
     return checked
@@ -202,13 +215,14 @@ def _add_failure(checked: Checked, error: BaseException | None, name: str, trace
     absent = ORDINAL in checked.details
     if not absent and (explained := explained_error(error)):
         rule, what, fix = explained
-        checked.findings.insert(0, Finding(rule, "error", f"{text} {what}", fix, _site(error)))
+        site = failing_site(error)
+        checked.findings.insert(0, Finding(rule, "error", f"{text}. {what}", fix, site))
         return
     checked.unanswered = checked.hollow and not isinstance(error, torch.OutOfMemoryError)
     checked.failure = f"{line_of(error) or name}: {text}"
 
 
-def _site(error: BaseException) -> Site:
+def failing_site(error: BaseException) -> Site:
     """The line of the program that an error came from, and those that called it."""
     frames: list[Place] = []
     for frame, line in traceback.walk_tb(error.__traceback__):

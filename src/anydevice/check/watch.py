@@ -71,13 +71,16 @@ class RealSizes(AssumedSizes):
 class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
     """Watches until the program has shown enough, or to its end."""
 
-    def __init__(self, card: Card, *, hollow: bool, stop: str, steps: int = MOST) -> None:
+    def __init__(
+        self, card: Card, *, hollow: bool, stop: str, steps: int = MOST, ends: bool = True
+    ) -> None:
         self.tape = Tape(stop, self._innermost, self._now)
         self.races = Races(self.tape.site)
         super().__init__(
             card, steps, sizes=AssumedSizes() if hollow else RealSizes(), recorder=self.tape
         )
         self.hollow = hollow
+        self._ends = ends  # whether it ends the program, and its epochs
         self.calls: list[Call] = []
         self.passes: list[tuple[int, bool, int]] = []  # where, whether with gradients, network
         self.networks: dict[int, nn.Module] = {}
@@ -179,6 +182,8 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
 
     def end_if_enough(self) -> None:
         """Ends the program once it has shown enough."""
+        if not self._ends:
+            return
         steps, spent = len(self.steps.ends), monotonic() - self._since
         long = spent > (2 * LONG if self._loads_batches else LONG)
         if self.steps.enough or (steps >= FEW and long):
@@ -188,7 +193,7 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
         done = len(self.steps.marks[STEP]), len(self.passes)
         begun = self._iterators.setdefault(iterator, done)
         self._loads_batches = True
-        if _in_a_for_loop(sys._getframe(2)):
+        if self._ends and _in_a_for_loop(sys._getframe(2)):
             steps, passes = done[0] - begun[0], self.passes[begun[1] :]
             evaluated = not steps and len(passes) >= EVALUATED and not any(p[1] for p in passes)
             long = steps >= FEW and monotonic() - self._since > LONG
@@ -221,7 +226,11 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
 
     def _went_back(self) -> None:
         self.races.all_waited()
-        super()._went_back()
+        try:
+            super()._went_back()
+        except Enough:  # a step of many passes, of which some are enough
+            if self._ends:
+                raise
 
     def _going_back(self) -> None:
         self.races.all_waited()
