@@ -7,6 +7,7 @@
 from anydevice.train.callbacks.averaging import EMA, SWA
 from anydevice.train.callbacks.callback import Callback
 from anydevice.train.callbacks.guard import NanGuard, NotFiniteError
+from anydevice.train.callbacks.loggers import Aim, Comet, Logger, MLflow, WandB
 from anydevice.train.callbacks.progress import Progress
 from anydevice.train.callbacks.records import CSV, Profile, TensorBoard
 from anydevice.train.callbacks.schedule import Schedule
@@ -16,13 +17,18 @@ __all__ = [
     "CSV",
     "EMA",
     "SWA",
+    "Aim",
     "Best",
     "Callback",
+    "Comet",
     "EarlyStopping",
+    "Logger",
+    "MLflow",
     "NanGuard",
     "NotFiniteError",
     "Profile",
     "Progress",
     "Schedule",
     "TensorBoard",
+    "WandB",
 ]
