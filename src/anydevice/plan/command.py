@@ -216,21 +216,28 @@ def _refuse_missing_folder(path: str | None) -> None:
 
 
 def _write_files(options: Options, answer: Plan | ClusterPlan) -> None:
-    from anydevice.plan.answer import Plan, Verdict
+    from anydevice.plan.cluster.answer import ClusterPlan
 
-    if not isinstance(answer, Plan):
-        answer = Plan(answer.program, [Verdict(v.tightest.run) for v in answer.verdicts])
     if options.report:
-        from anydevice.plan.page.page import write_report
+        if isinstance(answer, ClusterPlan):
+            from anydevice.plan.cluster import page as cluster_page
 
-        write_report(answer, options.report)
+            cluster_page.write_report(answer, options.report)
+        else:
+            from anydevice.plan.page.page import write_report
+
+            write_report(answer, options.report)
         print(f"anydevice: wrote the page {options.report}.", file=sys.stderr)
     if options.snapshot:
         from anydevice.plan.page.timeline import write_snapshot
 
-        write_snapshot(options.snapshot, answer.verdicts[0].run.blocks)
+        if isinstance(answer, ClusterPlan):
+            run = answer.verdicts[0].tightest.run
+        else:
+            run = answer.verdicts[0].run
+        write_snapshot(options.snapshot, run.blocks)
         print(
-            f"anydevice: wrote {options.snapshot}, the memory of {answer.verdicts[0].run.gpu}: "
+            f"anydevice: wrote {options.snapshot}, the memory of {run.gpu}: "
             "open it at pytorch.org/memory_viz.",
             file=sys.stderr,
         )

@@ -9,7 +9,7 @@ from typing import Any
 
 from anydevice.devices.catalogue import Card
 from anydevice.plan.cluster.networks import Network
-from anydevice.plan.cluster.together import together
+from anydevice.plan.cluster.together import Span, together
 from anydevice.plan.hollow.run import HollowRun
 from anydevice.plan.time.predict import MATTERS, relevant_causes
 from anydevice.plan.time.rates import Rates
@@ -71,6 +71,7 @@ class ClusterTime:
         busy: Seconds of computing in a step, for each rank that was played.
         waited: Seconds of a step that it waits for other ranks.
         by_op: Rank 0's seconds for each kind of op.
+        spans: For each rank that was played, what ran in a step, and when.
     """
 
     seconds: float
@@ -88,6 +89,7 @@ class ClusterTime:
     busy: dict[int, float]
     waited: dict[int, float]
     by_op: dict[str, float] = field(default_factory=dict, repr=False)
+    spans: dict[int, list[Span]] = field(default_factory=dict, repr=False)
 
     @property
     def utilisation(self) -> float:
@@ -178,6 +180,7 @@ def timed(
         busy=whole.busy,
         waited=whole.waited,
         by_op=whole.by_op[min(known)],
+        spans=whole.spans,
     )
 
 

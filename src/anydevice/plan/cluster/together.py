@@ -7,7 +7,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from anydevice.plan.time.predict import Links, Simulation
+from anydevice.plan.time.predict import Links, Simulation, stream_of
 from anydevice.plan.time.rates import Rates
 from anydevice.plan.time.work import Exchange, Work
 
@@ -44,6 +44,22 @@ class _All(NamedTuple):
 Wanted = _Sent | _All
 
 
+class Span(NamedTuple):
+    """Something that ran: in which lane of a timeline, and its seconds in the last round."""
+
+    lane: str
+    begin: float
+    end: float
+
+
+def _lane(entry: Exchange) -> str:
+    if entry.peer >= 0:
+        return f"{entry.name} {'to' if entry.name == 'send' else 'from'} rank {entry.peer}"
+    first, *others = entry.ranks or (0,)
+    step = others[0] - first if others else 1
+    return f"{len(entry.ranks)} ranks{f', every {step}th' if step > 1 else ''}"
+
+
 class _Rank(Simulation):
     """One of them: `steps` is a generator that stops where another rank has to be known of."""
 
@@ -51,15 +67,23 @@ class _Rank(Simulation):
         super().__init__(rates, 1, all_of_them.links, **free)
         self.rank, self.meeting = rank, all_of_them
         self.waited = 0.0
-        self.spans: list[tuple[str, float, float]] = []
+        self.lanes: dict[tuple[int, int], str] = {}  # of the streams of collectives
+        self.spans: list[Span] = []
 
     def go(self, work: Work) -> Generator[Wanted, None, None]:
         self.begin(work)
+        self.spans = []
         for entry in work:
+            if isinstance(entry, Exchange):
+                self.lanes[entry.device, stream_of(entry)] = _lane(entry)
             if isinstance(entry, Exchange) and self.meeting.is_shared(entry):
                 yield from self._meet(entry)
             else:
                 self.do(entry)
+
+    def ran(self, queue: tuple[int, int], begin: float, end: float) -> None:
+        if end > begin:
+            self.spans.append(Span(self.lanes.get(queue, "computing"), begin, end))
 
     def _meet(self, entry: Exchange) -> Generator[Wanted, None, None]:
         ready = self.ready(entry)
@@ -124,12 +148,14 @@ class Together:
         waited: For each rank, the seconds of a step that it waits for others.
         busy: For each rank, the seconds in which its GPU computes.
         by_op: For each rank, the seconds of each kind of op.
+        spans: For each rank, what ran in the last step, from its begin on.
     """
 
     seconds: float
     waited: dict[int, float]
     busy: dict[int, float]
     by_op: dict[int, dict[str, float]]
+    spans: dict[int, list[Span]]
 
 
 def together(works: dict[int, Work], rates: Rates, links: Links | None, **free: bool) -> Together:
@@ -143,8 +169,9 @@ def together(works: dict[int, Work], rates: Rates, links: Links | None, **free: 
     """
     meeting = _Meeting(set(works), links)
     ranks = {rank: _Rank(rank, meeting, rates, **free) for rank in works}
-    first = 0.0
+    first = begun = 0.0
     for turn in range(ROUNDS):
+        begun = max(each.end for each in ranks.values())
         _run({rank: ranks[rank].go(works[rank]) for rank in works}, meeting)
         if turn == 0:
             first = max(each.end for each in ranks.values())
@@ -158,7 +185,14 @@ def together(works: dict[int, Work], rates: Rates, links: Links | None, **free: 
             rank: {name: spent / ROUNDS for name, spent in each.by_op.items()}
             for rank, each in ranks.items()
         },
+        spans={rank: _from(begun, each.spans) for rank, each in ranks.items()},
     )
+
+
+def _from(begun: float, spans: list[Span]) -> list[Span]:
+    """The same, from the moment at which the round before was done."""
+    shifted = (Span(s.lane, max(0.0, s.begin - begun), s.end - begun) for s in spans)
+    return [span for span in shifted if span.end > 0]
 
 
 def _run(going: dict[int, Generator[Wanted, None, None]], meeting: _Meeting) -> None:

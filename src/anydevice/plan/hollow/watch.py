@@ -8,6 +8,7 @@ from bisect import bisect
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import wraps
+from types import FrameType
 from typing import Any
 from unittest.mock import patch
 
@@ -250,6 +251,8 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         if threading.get_ident() != self._thread:
             return
+        if not inputs and not self._path:
+            inputs = _named_inputs(sys._getframe(1))
         if id(module) not in self._names:
             self._learn(module, inputs)
         elif not self._path:
@@ -474,6 +477,12 @@ def in_turn(modules: Any, inputs: Any, options: Any, devices: Any) -> list[Any]:
         with torch.cuda.device(device):
             outputs.append(module(*given, **named))
     return outputs
+
+
+def _named_inputs(call: FrameType) -> tuple[Any, ...]:
+    """What a module was called with by name; hooks of all modules do not get it."""
+    named = call.f_locals.get("kwargs")
+    return tuple(named.values()) if isinstance(named, dict) else ()
 
 
 def _weights(module: nn.Module) -> list[Tensor]:

@@ -205,7 +205,7 @@ class Links(Protocol):
         """How long a collective takes, once all have come to it."""
 
 
-def _stream_of(collective: Exchange) -> int:
+def stream_of(collective: Exchange) -> int:
     """Its stream: one for each group, and for what is sent to or received from a rank."""
     between_two = collective.peer, collective.name if collective.peer >= 0 else ""
     return -1 - hash((collective.group, *between_two)) % 10**9
@@ -325,6 +325,9 @@ class Simulation:
             return 0.0
         return rates["host_compiled"] + rates["host_launch"] * (op.kernels - 1)
 
+    def ran(self, queue: tuple[int, int], begin: float, end: float) -> None:
+        """Called for each kernel, transfer and collective."""
+
     def _enqueue(
         self, queue: tuple[int, int], spent: float, reads: tuple[int, ...], writes: tuple[int, ...]
     ) -> float:
@@ -333,6 +336,7 @@ class Simulation:
             touched = (self.written_at.get(storage, 0.0) for storage in (*reads, *writes))
             start = max([start, *touched])
         end = self.free_at[queue] = start + spent
+        self.ran(queue, start, end)
         if self.several:
             self.written_at.update(dict.fromkeys(writes, end))
         return end
@@ -366,21 +370,21 @@ class Simulation:
         own = (collective.device, collective.stream)
         self.hold(collective, self.free_at[own])
         spent = self._exchange_time(collective)
-        queue = (collective.device, _stream_of(collective))
+        queue = (collective.device, stream_of(collective))
         end = self._enqueue(queue, spent, collective.reads, collective.writes)
         if collective.waits:
             self.free_at[own] = max(self.free_at[own], end)
 
     def ready(self, collective: Exchange) -> float:
         """When this rank could begin it."""
-        queue = (collective.device, _stream_of(collective))
+        queue = (collective.device, stream_of(collective))
         own = self.free_at[collective.device, collective.stream]
         touched = (self.written_at.get(storage, 0.0) for storage in collective.reads)
         return max([self.host, self.free_at[queue], own, *touched])
 
     def hold(self, collective: Exchange, moment: float) -> None:
         """It begins no sooner than this."""
-        queue = (collective.device, _stream_of(collective))
+        queue = (collective.device, stream_of(collective))
         self.free_at[queue] = max(self.free_at[queue], moment)
 
     def _exchange_time(self, collective: Exchange) -> float:
