@@ -13,6 +13,7 @@ from anydevice.errors import UsageError
 from anydevice.plan.answer import Plan
 from anydevice.plan.cluster.answer import ClusterPlan, ClusterVerdict
 from anydevice.plan.cluster.command import Launched
+from anydevice.plan.cluster.page import report_page
 from anydevice.plan.hollow.program import Program
 from anydevice.plan.planning import plan
 
@@ -222,3 +223,13 @@ def test_what_is_too_large_is_said_of_its_rank(tmp_path: Path) -> None:
     assert not verdict.fits
     assert verdict.tightest.run.verdict == "no"
     assert verdict.tightest.run.margin < 0
+
+
+def test_the_page_has_a_timeline_and_the_memory_of_each_role(tmp_path: Path) -> None:
+    (tmp_path / "a <b>.py").write_text(BEGIN + WRAPS["fsdp2"] + TRAIN)
+    answer = plan(Launched((str(tmp_path / "a <b>.py"),), 1, 3, "torchrun"), "h100")
+    assert isinstance(answer, ClusterPlan)
+    page = report_page(answer).decode()
+    assert "a &lt;b&gt;.py" in page
+    assert page.count("aria-label='timeline'") == page.count("aria-label='memory'") == 2
+    assert "3 ranks" in page

@@ -111,7 +111,7 @@ class ClusterVerdict:
         return price * self.world.size * self.time.seconds * steps / 3600
 
     def sentences(self, price: float | None = None) -> list[str]:
-        """The answer in words; with a GPU's price for an hour, what steps cost."""
+        """The answer as sentences; with a GPU's price for an hour, what steps cost."""
         return _sentences(self, price)
 
     def to_dict(self) -> dict[str, Any]:

@@ -131,19 +131,22 @@ def _memory(role: Role) -> str:
     """The bytes that are held, event by event, under the line of what the GPU has."""
     run = role.run
     line = timeline(run.blocks, run.device)
-    most = max(run.card.memory, run.reserved)
+    small = run.reserved < run.card.memory / 4  # then the GPU's own size is left out of the picture
+    most = 1.2 * run.allocated if small else max(run.card.memory, run.reserved)
     points = [(0.0, float(HEIGHT))]
     for event, held in zip(line["events"], line["bytes"], strict=True):
         points.append((WIDTH * event / max(1, line["last"]), HEIGHT * (1 - sum(held) / most)))
     points.append((float(WIDTH), float(HEIGHT)))
     path = " ".join(f"{LABEL + x:.1f},{y:.1f}" for x, y in points)
-    full = HEIGHT * (1 - run.card.memory / most) + 1
     drawn = (
         f"<polygon class='held' points='{path}'/>"
-        f"<line class='full' x1='{LABEL}' x2='{LABEL + WIDTH}' y1='{full:.1f}' y2='{full:.1f}'/>"
-        f"<text x='0' y='{full + 11:.0f}'>{size_text(run.card.memory)} of the GPU</text>"
         f"<text x='0' y='{HEIGHT - 4}'>{size_text(run.allocated)} at the peak</text>"
     )
+    if not small:
+        full = HEIGHT * (1 - run.card.memory / most) + 1
+        ends = f"x1='{LABEL}' x2='{LABEL + WIDTH}' y1='{full:.1f}' y2='{full:.1f}'"
+        drawn += f"<line class='full' {ends}/>"
+        drawn += f"<text x='0' y='{full + 11:.0f}'>{size_text(run.card.memory)} of the GPU</text>"
     return _svg(HEIGHT, drawn, "memory")
 
 
