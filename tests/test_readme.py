@@ -88,7 +88,7 @@ def test_a_command_of_the_docs_exists_with_its_options(words: list[str]) -> None
     help_text = help_of(command)
     assert help_text, f"anydevice {command} is no command"
     own = [word for word in rest if not word.endswith(".py")]
-    if command in ("run", "plan"):  # what follows the program is the program's
+    if command in ("run", "plan", "check"):  # what follows the program is the program's
         own = []
         for word in rest:
             if word.endswith(".py") or word in ("-m", "torchrun", "python"):

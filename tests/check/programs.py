@@ -2,7 +2,7 @@
 
 A file in `programs/` is both: a line that ends in `# bad` is of the mistake alone, one that ends in
 `# good` of the program without it. `# bad: rule` is the line at which the rule finds it; a comment
-of its own stands for any line.
+of its own stands for any line. `# with: portable` and `# with: 2 ranks` say how it is checked.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+HOW = "# with: "
 FOLDER = Path(__file__).parent / "programs"
 BAD, GOOD = re.compile(r"\s*# bad(?:: ([\w-]+))?$"), re.compile(r"\s*# good$")
 
@@ -24,6 +25,7 @@ class Pair:
     good: str
     rule: str
     line: int | None  # of the bad program; None: any
+    how: str = ""  # it is checked
 
 
 def pair(name: str) -> Pair:
@@ -31,7 +33,9 @@ def pair(name: str) -> Pair:
     bad: list[str] = []
     good: list[str] = []
     rule, line = "", None
-    for text in (FOLDER / f"{name}.py").read_text().splitlines():
+    lines = (FOLDER / f"{name}.py").read_text().splitlines()
+    how = lines.pop(0).removeprefix(HOW) if lines[0].startswith(HOW) else ""
+    for text in lines:
         if found := BAD.search(text):
             bad.append(BAD.sub("", text))
             if found[1]:
@@ -41,7 +45,7 @@ def pair(name: str) -> Pair:
         else:
             bad.append(text)
             good.append(text)
-    return Pair(name, "\n".join(bad) + "\n", "\n".join(good) + "\n", rule, line)
+    return Pair(name, "\n".join(bad) + "\n", "\n".join(good) + "\n", rule, line, how)
 
 
 def names() -> list[str]:

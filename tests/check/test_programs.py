@@ -1,16 +1,21 @@
 """Programs with one mistake each, and twins without it that look alike."""
 
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
+from anydevice.check import failures
 from anydevice.check.checking import checked
 from anydevice.check.report import Report
+from anydevice.check.rules import RULES
 from anydevice.check.settings import Settings
+from anydevice.plan.cluster.world import World
 from anydevice.plan.hollow.program import Program
 from tests.check.programs import names, pair
 
+PAGES = Path(__file__).parents[2] / "docs" / "check"
 QUICK = (
     "clipped_scaled",
     "dropped_move",
@@ -20,26 +25,40 @@ QUICK = (
 )
 
 
-def report_of(program: str, folder: Path) -> Report:
+def report_of(program: str, folder: Path, how: str = "") -> Report:
     """What is found in a program."""
     file = folder / "train.py"
     file.write_text(program)
-    return checked(Program((str(file),)), Settings(gpus=("t4", "h100")))
+    world = World(1, 2) if how == "2 ranks" else None
+    settings = Settings(gpus=("t4", "h100"))
+    return checked(Program((str(file),)), settings, world=world, portable=how == "portable")
 
 
 def look_at(name: str, folder: Path) -> None:
     """The mistake is found at its line, and nothing is found in the twin."""
     both = pair(name)
-    found = report_of(both.bad, folder).findings
+    found = report_of(both.bad, folder, both.how).findings
     places = [(one.rule, one.site.line) for one in found]
     assert any(r == both.rule and both.line in (None, line) for r, line in places), places
     shutil.rmtree(folder / "__pycache__", ignore_errors=True)
-    assert report_of(both.good, folder).findings == []
+    assert report_of(both.good, folder, both.how).findings == []
 
 
 @pytest.mark.parametrize("name", QUICK)
 def test_a_mistake_is_found_and_its_twin_is_clean(name: str, tmp_path: Path) -> None:
     look_at(name, tmp_path)
+
+
+def test_each_rule_has_a_page_with_a_program_that_is_tested_here() -> None:
+    rules = [rule.name for rule in RULES] + list(failures.RULES)
+    programs = {(both.rule, both.bad, both.good) for both in map(pair, names())}
+    index = (PAGES / "index.md").read_text()
+    for rule in rules:
+        text = (PAGES / f"{rule}.md").read_text()
+        bad, good = re.findall(r"^```py\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+        assert (rule, bad, good) in programs, rule
+        assert f"[{rule}]({rule}.md)" in index
+    assert len(list(PAGES.glob("*.md"))) == len(rules) + 1
 
 
 @pytest.mark.long

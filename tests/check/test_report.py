@@ -143,7 +143,7 @@ def test_a_cost_is_the_step_minus_the_step_without_it(tmp_path: Path) -> None:
 
 def test_a_program_that_fails_by_itself_is_wrong_use(tmp_path: Path) -> None:
     file = tmp_path / "train.py"
-    file.write_text("import torch\ntorch.ones(3).cuda()\nraise ValueError('no data')\n")
+    file.write_text("import torch\nx = torch.ones(3).cuda()\nraise ValueError('no data')\n")
     with pytest.raises(UsageError, match=r"train\.py:3: ValueError: no data"):
         checked(Program((str(file),)), Settings())
 
