@@ -171,12 +171,20 @@ def _language(reach: Reach) -> Iterator[None]:
     try:
         for name, each in members:
             setattr(tl.tensor, name, _as_method(each))
-        with patch.object(names.module, "_interpreter", reach):
+        with (
+            patch.object(names.module, "_interpreter", reach),
+            patch.object(tl.tensor, "__index__", _index),
+        ):
             yield
     finally:
         for name, each in members:
             setattr(tl.tensor, name, each)
         scope.restore()
+
+
+def _index(number: Any) -> int:
+    """Triton 3.6's own takes an array of one for a number, which numpy refuses."""
+    return int(number.handle.data.item())
 
 
 def _as_method(kernel: Any) -> Callable[..., Any]:
