@@ -84,6 +84,7 @@ def conformance() -> str:
     with tempfile.TemporaryDirectory() as folder:
         outcomes = Path(folder) / "outcomes.json"
         done = python("-m", "tests.conformance", "--fast", "--json", outcomes)
+        print(done.stdout if done.returncode else "", end="")
         if not outcomes.exists():
             return "failed"
         count = len(json.loads(outcomes.read_text("utf-8")))
@@ -96,6 +97,7 @@ def passed(*tests: str) -> Callable[[], str]:
     def run() -> str:
         options = ("-n", "2", "--dist", "worksteal", "-m", "not long and not slow")
         done = python("-m", "pytest", "-q", *options, *tests)
+        print(*re.findall(r"^(?:FAILED|ERROR) \S+", done.stdout, re.MULTILINE), sep="\n")
         last = done.stdout.strip().splitlines()[-1:] or ["failed"]
         return ", ".join(re.findall(r"\d+ (?:passed|failed|errors?)", last[0])) or "failed"
 
