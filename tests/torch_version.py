@@ -4,7 +4,8 @@
 it: builds the native library, compares a spread of ops with the CPU, runs the tests of virtual/ and
 plan/ and the examples, and measures the overhead. `--only PART` runs one part and keeps the others.
 
-The rows are in docs/versions.json; docs/versions.md is written from them.
+The rows are in docs/versions.json; docs/versions.md is written from them. There a row may have a
+note, such as the reason of a failure.
 """
 
 import argparse
@@ -60,6 +61,10 @@ def page(rows: dict[str, dict[str, str]]) -> str:
     for name in newest_first[::-1]:
         cells = [rows[name].get(part, "not run") for part in (*PARTS, "on")]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    notes = [
+        f"- {name}: {rows[name]['note']}" for name in newest_first[::-1] if "note" in rows[name]
+    ]
+    lines += ["", *notes] if notes else []
     return HEAD + "\n" + "\n".join(lines) + "\n"
 
 

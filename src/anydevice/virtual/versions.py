@@ -7,7 +7,7 @@ from anydevice.errors import UsageError
 from anydevice.notices import say_once
 from anydevice.virtual import build
 
-TESTED = ("2.11", "2.13", "2.15")  # docs/versions.md has the figures
+TESTED = ("2.11", "2.12", "2.13", "2.14", "2.15")  # docs/versions.md has the figures
 
 # In the environment, so that processes that this one starts do not repeat it.
 SAID = "ANYDEVICE_UNTESTED_TORCH"
