@@ -63,7 +63,7 @@ def test_version() -> None:
         (["devicse"], "Did you mean 'devices'?"),
         (["devices", "--jsn"], "--json"),
         (["devices", "more"], "unexpected extra argument"),
-        (["devices", "--json", "--issue"], "expected one of --json, --issue and --known"),
+        (["devices", "--json", "--issue"], "expected one of --json, --issue, --known"),
     ],
 )
 def test_wrong_use_is_a_sentence_and_exit_code_2(words: list[str], hint: str) -> None:
@@ -106,3 +106,25 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
     assert done.stdout.strip() in ("0", "1")
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes_commands(shell, monkeypatch):
+    from typer.completion import get_completion_script
+    from typer.testing import CliRunner
+
+    from anydevice.cli import app
+
+    script = get_completion_script(
+        prog_name="anydevice", complete_var="_ANYDEVICE_COMPLETE", shell=shell
+    )
+    assert "_ANYDEVICE_COMPLETE" in script
+    environment = {
+        "_ANYDEVICE_COMPLETE": f"complete_{shell}",
+        "COMP_WORDS": "anydevice dev",
+        "COMP_CWORD": "1",
+        "_TYPER_COMPLETE_ARGS": "anydevice dev",
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+    }
+    answer = CliRunner().invoke(app, [], env=environment, prog_name="anydevice")
+    assert "devices" in answer.output

@@ -14,7 +14,6 @@ app = typer.Typer(
     name="anydevice",
     help="Write a PyTorch program once; run it on any device.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -43,12 +42,29 @@ def devices(
     json: Annotated[bool, typer.Option("--json", help="Print JSON for a program.")] = False,
     issue: Annotated[bool, typer.Option("--issue", help="Print text for a bug report.")] = False,
     known: Annotated[bool, typer.Option("--known", help="List the GPUs of the catalogue.")] = False,
+    watch: Annotated[
+        bool,
+        typer.Option("--watch", help="Show memory, load, heat and processes, again and again."),
+    ] = False,
+    setup: Annotated[
+        bool, typer.Option("--setup", help="Say what to install here, step by step.")
+    ] = False,
 ) -> None:
     """Show the GPUs and the CPU of this machine, and why there is no GPU."""
     from anydevice.tables import show, show_text
 
-    if json + issue + known > 1:
-        raise UsageError("expected one of --json, --issue and --known, got several: name one.")
+    if json + issue + known + watch + setup > 1:
+        raise UsageError(
+            "expected one of --json, --issue, --known, --watch and --setup, got several: name one."
+        )
+    if watch:
+        from anydevice.devices.watching import watch as watch_devices
+
+        return watch_devices()
+    if setup:
+        from anydevice.devices.setup import guide
+
+        return show(guide())
     if known:
         from anydevice.devices.catalogue import known_table
 

@@ -75,3 +75,30 @@ def test_it_can_be_turned_off():
         trained(wide(), "64MiB", on_oom="raise")
     with pytest.raises(UsageError, match="expected on_oom of 'split' or 'raise', got 'retry'"):
         Trial(nn.Linear(1, 1)).with_options(on_oom="retry")
+
+
+def test_the_error_says_what_holds_the_memory_and_what_would_fit():
+    data = torch.randn(600, 4), torch.arange(600) % 3
+    with virtual_gpus(memory="128MiB"):
+        trial = Trial(wide(), "adam", "cross_entropy").to("cuda:0").with_options(on_oom="raise")
+        trial.with_generators(data, batch_size=600)
+        with pytest.raises(torch.OutOfMemoryError) as caught:
+            trial.run(1, verbose=False)
+    (note,) = (n for n in caught.value.__notes__ if "This training holds" in n)
+    assert "cuda:0 has 128.0 MiB. This training holds weights 2.0 MiB" in note
+    assert "A batch of 600 keeps 150.0 MiB more for the backward pass." in note
+    fits = int(note.partition("At most about ")[2].split()[0])
+    assert 350 < fits < 500
+    assert f"batch_size={fits}" in note
+    assert "with_options(accumulate=2)" in note
+
+
+def test_not_even_one_sample_fits():
+    with virtual_gpus(memory="12MiB"):
+        trial = Trial(wide(), "sgd", "cross_entropy").to("cuda:0")
+        network = nn.Sequential(trial.network[0], *[nn.Tanh() for _ in range(60)], trial.network[2])
+        trial = Trial(network, "sgd", "cross_entropy").to("cuda:0")
+        trial.with_generators(DATA, batch_size=100)
+        with pytest.raises(torch.OutOfMemoryError) as caught:
+            trial.run(1, verbose=False)
+    assert any("Not even one sample fits" in note for note in caught.value.__notes__)

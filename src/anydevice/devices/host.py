@@ -56,6 +56,14 @@ def cpu() -> Cpu:
     )
 
 
+def busy() -> float | None:
+    """The busy share of the processors over the last minute; None where the system does not say."""
+    try:
+        return min(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    except (OSError, AttributeError):
+        return None
+
+
 def _name(fields: list[tuple[str, str]]) -> str:
     for key, value in fields:
         if key == "model name":

@@ -56,21 +56,32 @@ def driver_version() -> str | None:
 
 def _nvml_reading(device: torch.device) -> tuple[int, float | None] | None:
     """Free bytes and the busy share, without making a CUDA context on the GPU."""
-    nvml = _nvml()
-    if nvml is None:
+    found = nvml_handle(device)
+    if found is None:
         return None
-    # By UUID: NVML's indices know nothing of CUDA_VISIBLE_DEVICES or CUDA_DEVICE_ORDER.
-    uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+    nvml, handle = found
     try:
-        handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
         free = int(nvml.nvmlDeviceGetMemoryInfo(handle).free)
-    except nvml.NVMLError:  # a virtual GPU, or a slice of one (MIG)
+    except nvml.NVMLError:
         return None
     try:
         busy = nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
     except nvml.NVMLError:
         busy = None
     return free, busy
+
+
+def nvml_handle(device: torch.device) -> tuple[Any, Any] | None:
+    """NVML and its handle of a GPU; None of one that it does not know."""
+    nvml = _nvml()
+    if nvml is None or device.type != "cuda":
+        return None
+    # By UUID: NVML's indices know nothing of CUDA_VISIBLE_DEVICES or CUDA_DEVICE_ORDER.
+    uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+    try:
+        return nvml, nvml.nvmlDeviceGetHandleByUUID(uuid)
+    except nvml.NVMLError:  # a virtual GPU, or a slice of one (MIG)
+        return None
 
 
 @cache

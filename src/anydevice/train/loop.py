@@ -55,7 +55,8 @@ def train_epoch(job: Job, batches: Iterable[Any]) -> None:
     job.network.train()
     for group in groups(batches, job.accumulate):
         forget_gradients(job.optimizer)
-        job.batch, job.results = group[-1], job.gradients(job, group)
+        job.batch = group[-1]
+        job.results = job.gradients(job, group)
         job.norm = None
         update(job, job.optimizer)
         job.metrics.update(job.results)

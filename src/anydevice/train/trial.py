@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from anydevice.devices.choose import DeviceLike, exact, pick, try_gpu
 from anydevice.devices.move import move
 from anydevice.errors import UsageError, names_checked
-from anydevice.train import state
+from anydevice.train import shortage, state
 from anydevice.train.callbacks.callback import checked
 from anydevice.train.callbacks.schedule import scheduled, with_schedule
 from anydevice.train.checkpoint.checkpoints import Checkpoints, malformed, read
@@ -410,6 +410,8 @@ class Trial(Questions, Forms):
                     react["on_end_epoch"]()
                     self.stopped = self.ranks.any(self.stopped) if self.ranks else self.stopped
             except Exception as error:
+                if isinstance(error, torch.OutOfMemoryError) and not self.is_sharded:
+                    shortage.add_note(self, error, job.batch)
                 if watch:
                     watch.failed(error)
                 raise
