@@ -5,7 +5,7 @@ predict(recorder.step(-1), card("t4"), samples=128).sentence()
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from math import ceil, hypot
 from typing import Any, Protocol
@@ -33,6 +33,7 @@ RAMP = 64  # of the summed dimension, until a tile's loads and products overlap
 MATTERS = 0.002  # of a step's time: a cause whose slow ends cost less is left out of the range
 LIBRARIES = ("convolution", "winograd", "attention", "recurrence")
 ATTENTION_BACKWARD = 0.75
+LATELY = 4  # collectives that may run while a kernel does
 ENOUGH_FOR_MEMORY = 0.5  # of the multiprocessors load as fast as the memory can; assumed
 
 
@@ -180,7 +181,8 @@ def relevant_causes(work: Work) -> list[str]:
 #   last writer of each storage that they touch. That stands for events and record_stream.
 # - A transfer runs on its stream; the host waits for its end if it blocks or the memory is not
 #   pinned.
-# - A collective runs on a separate stream of its GPU, as NCCL's do.
+# - A collective runs on a separate stream of its GPU, as NCCL's do, one for each group. Kernels
+#   that run at the same time are slower: it takes multiprocessors, and memory's bandwidth.
 # - A wait (`item()`, `synchronize()`) moves the host's clock to the time when the GPU is done.
 # - The host's own work, such as fetching a batch, moves the host's clock only.
 #
@@ -236,6 +238,7 @@ class Simulation:
         self.busy: dict[int, float] = defaultdict(float)
         self.by_op: dict[str, float] = defaultdict(float)
         self.rounds = 1
+        self.lately: deque[tuple[float, float]] = deque(maxlen=LATELY)  # the last collectives
         self._spent: dict[tuple[object, ...], float] = {}  # by what a kernel's time depends on
 
     def seconds(self, work: Work, synchronised: bool) -> float:
@@ -284,9 +287,18 @@ class Simulation:
             self.host += self._host_time(op)
         if op.kernels:
             spent = self._kernel_time(op)
+            spent += self._contended((op.device, op.stream), spent)
             self._enqueue((op.device, op.stream), spent, op.reads, op.writes)
             self.busy[op.device] += spent
             self.by_op[op.name] += spent
+
+    def _contended(self, queue: tuple[int, int], spent: float) -> float:
+        """What a kernel loses to the collectives that run at the same time."""
+        if not self.lately:
+            return 0.0
+        begin = max(self.host, self.free_at[queue])
+        shared = (min(begin + spent, end) - max(begin, start) for start, end in self.lately)
+        return self.rates["contention"] * min(spent, sum(each for each in shared if each > 0))
 
     def _kernel_time(self, op: Op) -> float:
         """As `kernel_time`; the layers of a network are often alike."""
@@ -372,6 +384,8 @@ class Simulation:
         spent = self._exchange_time(collective)
         queue = (collective.device, stream_of(collective))
         end = self._enqueue(queue, spent, collective.reads, collective.writes)
+        if spent:
+            self.lately.append((end - spent, end))
         if collective.waits:
             self.free_at[own] = max(self.free_at[own], end)
 
