@@ -12,7 +12,7 @@ from anydevice.check.finding import Finding
 from anydevice.check.report import Report
 from anydevice.check.run import Checked
 from anydevice.check.settings import Settings, failing, settings_of
-from anydevice.check.source import is_accepted
+from anydevice.check.source import is_accepted, keeping
 from anydevice.check.trace import Place, Site
 from anydevice.errors import UsageError
 from anydevice.plan.hollow.program import Program
@@ -159,3 +159,11 @@ def test_a_block_is_watched_in_this_process() -> None:
         torch.ones(3, device="cuda") + torch.ones(3)
     assert [one.rule for one in report.errors] == ["device-error"]
     assert not torch.cuda.is_available()
+
+
+def test_the_statement_that_keeps_a_loss_is_found(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(
+        "for x in y:\n    loss = net(x)\n    total += loss.item()\n    losses.append(loss)\n"
+    )
+    assert keeping(str(file), 2) == (4, "losses")

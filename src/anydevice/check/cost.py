@@ -44,6 +44,18 @@ class Prices:
                 for card in self.cards
             }
 
+    def set_together(self, findings: Sequence[Finding], fixed: dict[str, float]) -> None:
+        """Fills in what each finding of the usual step costs once all others are fixed."""
+        usual = self.trace.usual
+        if usual is None:
+            return
+        for finding in findings:
+            if finding.change is None or finding.per != "step" or finding.steps < 1:
+                continue
+            others = [other for other in findings if other is not finding]
+            left = self.fixed(others)
+            finding.together = {gpu: left[gpu] - fixed[gpu] for gpu in left}
+
     def fixed(self, findings: Iterable[Finding]) -> dict[str, float]:
         """Seconds of the usual step after all of its findings are fixed."""
         usual = self.trace.usual

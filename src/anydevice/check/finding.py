@@ -28,6 +28,8 @@ class Finding:
         per: "step" or "evaluation batch"; empty for what happens once.
         confidence: "certain", or "likely" where it may be what the program wants.
         seconds: What it costs in each step, by kind of GPU.
+        together: The same once all other findings are fixed: while one wait is left, the others
+            cost little.
         bytes: The memory that it costs.
         steps: In which share of the steps it happens.
         least: The share of a step on one of the cards below which it is not worth a line.
@@ -43,6 +45,7 @@ class Finding:
     per: str = ""
     confidence: Literal["certain", "likely"] = "certain"
     seconds: dict[str, float] = field(default_factory=dict)
+    together: dict[str, float] = field(default_factory=dict)
     bytes: int = 0
     steps: float = 1.0
     least: float = 0.0
@@ -69,6 +72,7 @@ class Finding:
             "per": self.per,
             "share_of_steps": self.steps,
             "seconds_per_step": self.seconds,
+            "seconds_with_all_others_fixed": self.together,
             "bytes": self.bytes,
             "chain": [[place.file, place.line, place.function] for place in self.site.frames],
             "library": str(self.site.library) if self.site.library else None,

@@ -173,7 +173,18 @@ def _text(finding: Finding) -> str:
     by = list(dict.fromkeys(map(str, calls)))[:2]
     inside = f" In {finding.site.library}." if finding.site.library else ""
     chain = f" Called at {', '.join(by)}." if by else ""
-    return f"{mark}{finding.rule}{likely}: {finding.what}{inside}{chain}"
+    return f"{mark}{finding.rule}{likely}: {finding.what}{inside}{chain}{_more(finding)}"
+
+
+def _more(finding: Finding) -> str:
+    """What it costs once the others are fixed, if that is much more."""
+    more = {
+        gpu: cost
+        for gpu, cost in finding.together.items()
+        if cost > 2 * max(0.0, finding.seconds.get(gpu, 0.0)) and cost >= SMALL_SECONDS
+    }
+    texts = (f"{duration_text(cost)} on {gpu}" for gpu, cost in more.items())
+    return f" Once all others are fixed it costs {', '.join(texts)}." if more else ""
 
 
 def _often(finding: Finding) -> str:
@@ -197,8 +208,10 @@ def _is_accepted(finding: Finding) -> bool:
 def _is_small(finding: Finding, step: dict[str, float]) -> bool:
     if finding.kind != "slow" or not finding.seconds:
         return False
-    costly = max(finding.seconds.values()) >= SMALL_SECONDS
-    return not costly and finding.share(step) < SMALL_SHARE
+    costs = [*finding.seconds.values(), *finding.together.values()]
+    shares = (finding.together.get(gpu, 0.0) / whole for gpu, whole in step.items() if whole)
+    share = max(finding.share(step), *shares, 0.0)
+    return max(costs) < SMALL_SECONDS and share < SMALL_SHARE
 
 
 def _order(finding: Finding) -> tuple[Any, ...]:

@@ -166,6 +166,7 @@ def examined(trace: Trace, kinds: Sequence[str], gpus: int = 1) -> Checked:
     prices.set(found)
     found = [finding for finding in found if _is_worth_a_line(finding, prices.step)]
     fixed = prices.fixed(found)
+    prices.set_together(found, fixed)
     plain = [replace(finding, change=None, span=None) for finding in found]
     checked = Checked(plain, prices.step, fixed, len(trace.steps), trace.unit, trace.hollow)
     if usual := trace.usual:

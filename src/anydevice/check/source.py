@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
+READS = (".item(", ".detach(", ".cpu(", "float(", "int(")  # what keeps no graph
 ACCEPTED = re.compile(r"#\s*anydevice:\s*ok\b[ :]*([\w, -]*)")
 
 
@@ -96,7 +97,8 @@ def keeping(file: str, line: int) -> tuple[int, str] | None:
     function = function_at(file, line)
     for node in ast.walk(function) if function else ():
         kept = _kept(node)
-        if kept and not names.isdisjoint(_names([kept[1]])):
+        plain = kept and not any(read in ast.unparse(kept[1]) for read in READS)
+        if kept and plain and not names.isdisjoint(_names([kept[1]])):
             return node.lineno, kept[0]  # type: ignore[attr-defined]
     return None
 
