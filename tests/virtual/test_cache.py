@@ -254,7 +254,8 @@ def test_no_home_and_no_user(nobody):
 
 def other(library, name, **made):
     """The library of another build, as its record says; by default of this torch and package."""
-    made = {"torch": str(build._torch()), "anydevice": str(build.NATIVE), **made}
+    here = {"torch": str(build._torch()), "version": build.torch_version()}
+    made = here | {"anydevice": str(build.NATIVE)} | made
     shutil.copytree(library.parent, library.parents[1] / name)
     record = build._record(library.parents[1] / name)
     record.write_text(json.dumps({**json.loads(record.read_text()), **made}))
