@@ -214,7 +214,7 @@ needs_sklearn = pytest.mark.skipif(not importlib.util.find_spec("sklearn"), reas
 @pytest.mark.skipif(bool(importlib.util.find_spec("sklearn")), reason="scikit-learn is here")
 def test_the_classifier_says_what_it_needs():
     with pytest.raises(UsageError, match="pip install scikit-learn"):
-        _ = ad.Classifier
+        ad.Classifier()
 
 
 @needs_sklearn

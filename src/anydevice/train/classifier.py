@@ -21,15 +21,15 @@ try:
     from sklearn.base import BaseEstimator, ClassifierMixin
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import check_is_fitted, validate_data
-except ImportError as error:
-    raise UsageError(
-        "expected the package scikit-learn for ad.Classifier, got none: pip install scikit-learn."
-    ) from error
+except ImportError:  # said when a classifier is made
+    BaseEstimator, ClassifierMixin = type("BaseEstimator", (), {}), None
+MISSING = ClassifierMixin is None
+BASES: Any = (BaseEstimator,) if MISSING else (ClassifierMixin, BaseEstimator)
 
 Network = nn.Module | Callable[[int, int], nn.Module]
 
 
-class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class Classifier(*BASES):  # type: ignore[misc]
     """A classifier of scikit-learn that trains a network on any device.
 
     Args:
@@ -70,6 +70,11 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         random_state: Any = None,
         verbose: bool = False,
     ) -> None:
+        if MISSING:
+            raise UsageError(
+                "expected the package scikit-learn for ad.Classifier, got none: pip install "
+                "scikit-learn."
+            )
         self.network = network
         self.optimizer = optimizer
         self.lr = lr
