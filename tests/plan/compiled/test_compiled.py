@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import anydevice as ad
+from anydevice.plan.hollow import compilations
 from anydevice.plan.hollow.program import Program
 from anydevice.plan.hollow.run import HollowRun
 from anydevice.plan.planning import plan
@@ -155,6 +156,22 @@ def test_flex_attention_is_priced_by_its_mask(tmp_path: Path) -> None:
     whole = 2 * 7 * 2 * 4 * 1024 * 1024 * 16
     assert flops["causal"] == pytest.approx(0.5 * whole, rel=0.1)
     assert flops["window"] == pytest.approx(0.06 * whole, rel=0.2)
+
+
+@pytest.mark.long
+def test_what_a_plan_compiled_is_not_compiled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    monkeypatch.setattr(compilations, "folder", lambda name: kept)
+    first = planned(tmp_path, "forward = torch.compile(model)")
+    files = {path: path.stat().st_mtime for path in kept.rglob("*") if path.is_file()}
+    assert any("fxgraph" in str(path) for path in files)
+    second = planned(tmp_path, "forward = torch.compile(model)")
+    assert {path: path.stat().st_mtime for path in kept.rglob("*") if path.is_file()} == files
+    assert [op.name for op in kernels(second)] == [op.name for op in kernels(first)]
+    assert second.tensors == first.tensors
 
 
 @pytest.mark.long

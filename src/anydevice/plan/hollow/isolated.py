@@ -21,7 +21,7 @@ import torch
 
 from anydevice import system
 from anydevice.notices import say_once
-from anydevice.plan.hollow import sandbox
+from anydevice.plan.hollow import compilations, sandbox
 from anydevice.plan.hollow.failures import CannotPlanError
 from anydevice.text import signal_name
 from anydevice.virtual import build, enabled
@@ -48,7 +48,8 @@ FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 # - The child writes its output to a temporary file. The parent copies it to its own standard error
 #   while it waits, if that is asked for. Otherwise it is shown only if the program failed.
 # - The child ends by os._exit(): what the parent registered with atexit must not run twice.
-# - What the child writes to files is dropped by the sandbox.
+# - What the child writes to files is dropped by the sandbox; what compilers keep comes through the
+#   pipe (compilations.py).
 #
 # Where a fork of a process that has imported PyTorch may crash (macOS), the child is a new Python.
 # The function, and the virtual GPUs that there are, come to it through the pipe, which then is open
@@ -98,6 +99,7 @@ class Child:
         folder = self._files.enter_context(
             TemporaryDirectory(prefix="anydevice-plan-", ignore_cleanup_errors=True)
         )
+        compilations.prepare()
         request = None if system.LINUX else _packed(self._function)
         self._ours, theirs = Pipe()
         sys.stdout.flush()
@@ -153,6 +155,8 @@ class Child:
         elif isinstance(told, str):
             if told:
                 say_once(told)
+        elif isinstance(told, compilations.Files):
+            told.keep()
         elif self._hear:
             self._hear(told)
 
@@ -267,6 +271,7 @@ def _answer(
         sys.stdout = sys.stderr = said  # in a notebook these do not write to 1 and 2
         said.reconfigure(line_buffering=True)  # type: ignore[attr-defined]
         gc.freeze()  # the child need not collect the parent's objects
+        added = compilations.Added(compilations.prepare())
         connection.send(sandbox.enter(folder, {connection.fileno(), said.fileno(), 0, 1, 2}))
         _parent.append(connection)
         torch.set_num_threads(1)  # the parent's threads are not here
@@ -277,6 +282,8 @@ def _answer(
     try:
         sys.stdout.flush()
         sys.stderr.flush()
+        with suppress(OSError, NameError):
+            added.tell(connection)
         connection.send(result)
         gc.collect()  # a DataLoader's workers end with it
     finally:
