@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Tests start many processes: each would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-quick test-long browser test-distributed stress fuzz conformance published test-cuda-build test-torch test-python test-portable test-ecosystem test-ray wheels lint lint-native lint-native-quick clang types docs clean
+.PHONY: demo test test-quick test-long browser test-distributed stress fuzz conformance published test-cuda-build test-torch test-python test-portable test-ecosystem test-compile test-triton test-ray wheels lint lint-native lint-native-quick clang types docs clean
 
 demo: .venv/installed
 	$(BIN)/anydevice demo build/demo
@@ -119,6 +119,20 @@ build/ecosystem/installed: pyproject.toml constraints.txt tests/ecosystem/requir
 		accelerate pytorch-ignite
 	for source in build/ecosystem/sources/*.tar.gz; do \
 		tar -xzf $$source -C build/ecosystem/sources || exit 1; done
+	@touch $@
+
+# torch.compile on virtual and on hollow GPUs, whole: about ten minutes on two cores.
+test-compile: .venv/installed
+	$(BIN)/python -m pytest -q tests/virtual/compiled tests/plan/compiled
+
+# Other people's Triton kernels against their reference implementations, in a separate environment.
+test-triton: build/triton/installed
+	build/triton/bin/python -m pytest -q -rs tests/triton_kernels
+
+build/triton/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv build/triton
+	build/triton/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	build/triton/bin/python -m pip install --quiet --no-deps liger-kernel==0.8.5
 	@touch $@
 
 # A sweep on a Ray cluster on this machine, in an environment of its own, since Ray is large.

@@ -47,11 +47,14 @@ class Waiting:
 
     def __init__(self) -> None:
         self.acts: dict[str, Callable[[], None]] = {}
+        self.before: dict[str, Callable[[], None]] = {}
 
     def find_spec(
         self, name: str, path: Any = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """The spec of a module that something waits for, its loader wrapped."""
+        if prepare := self.before.get(name):
+            prepare()
         if name not in self.acts:
             return None
         spec = found_by_others(self, name, path, target)
@@ -62,6 +65,12 @@ class Waiting:
     def _loaded(self, module: ModuleType) -> None:
         if act := self.acts.get(module.__name__):
             act()
+
+    def prepare(self, name: str, act: Callable[[], None]) -> None:
+        """Calls `act` before the module is loaded."""
+        if self not in sys.meta_path:
+            sys.meta_path.insert(0, cast(Any, self))
+        self.before[name] = act
 
     def wait(self, name: str, act: Callable[[], None]) -> None:
         """Calls `act` when the module is loaded: now, if it is already."""
@@ -75,5 +84,6 @@ class Waiting:
     def forget(self) -> None:
         """Waits for nothing."""
         self.acts.clear()
+        self.before.clear()
         if self in sys.meta_path:
             sys.meta_path.remove(cast(Any, self))

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from anydevice.devices.catalogue import Card
+from anydevice.virtual.compiled import cuda_sources
 from anydevice.virtual.loading import Waiting
 from anydevice.virtual.surface import (
     comm,
@@ -50,6 +51,7 @@ DERIVED = (
     "torch.cuda.memory",
     "torch.accelerator.graphs",
 )
+EXTENSIONS = "torch.utils.cpp_extension"
 MASKS = "torch.nn.attention.flex_attention"
 NAMES = (
     comm,
@@ -68,6 +70,7 @@ NAMES = (
 )
 ATTRIBUTES = (
     compiling,
+    cuda_sources,
     distributed,
     errors,
     libraries,
@@ -119,6 +122,8 @@ def show_attributes(gpu: Card, *, without_values: bool) -> None:
     _show("graphs", graphs.attributes)
     _show("overrides", overrides.put_off)
     imported.wait("triton", partial(_show, "triton", _kernels))
+    imported.wait(EXTENSIONS, partial(_show, "extensions", cuda_sources.extensions))
+    imported.prepare("numba", cuda_sources.simulate_numba)
     if without_values:
         imported.wait(MASKS, partial(_show, "flex_attention", _masks))
     defaults.remember()

@@ -1,0 +1,65 @@
+"""CUDA C++ of a program: it needs NVIDIA's compiler and a card; the error names its line."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Any
+
+import torch
+
+from anydevice.frames import own_line
+
+NUMBA = "NUMBA_ENABLE_CUDASIM"  # Numba's own simulator of CUDA, on the host
+
+
+def extensions() -> Iterator[tuple[Any, str, Any]]:
+    """Those that torch.utils.cpp_extension builds."""
+    import torch.utils.cpp_extension as module
+
+    yield module, "load_inline", _refusing(module.load_inline, _has_cuda_sources)
+    yield module, "load", _refusing(module.load, _has_cuda_files)
+    yield module, "CUDAExtension", _refusing(module.CUDAExtension, lambda given: True)
+
+
+def attributes() -> Iterator[tuple[Any, str, Any]]:
+    """What NVRTC would compile."""
+    if compile_kernel := getattr(torch.cuda, "_compile_kernel", None):
+        yield torch.cuda, "_compile_kernel", _refusing(compile_kernel, lambda given: True)
+
+
+def simulate_numba() -> None:
+    """Before numba is imported."""
+    os.environ.setdefault(NUMBA, "1")
+
+
+def _has_cuda_sources(given: dict[str, Any]) -> bool:
+    return bool(given.get("cuda_sources"))
+
+
+def _has_cuda_files(given: dict[str, Any]) -> bool:
+    sources = given.get("sources") or ()
+    listed = [sources] if isinstance(sources, str | os.PathLike) else sources
+    return any(str(source).endswith((".cu", ".cuh")) for source in listed)
+
+
+def _refusing(
+    build: Callable[..., Any], needs_a_card: Callable[[dict[str, Any]], bool]
+) -> Callable[..., Any]:
+    inline = build.__name__ == "load_inline"
+    names = ["name", "cpp_sources", "cuda_sources"] if inline else ["name", "sources"]
+
+    @wraps(build)
+    def built(*arguments: Any, **options: Any) -> Any:
+        if not needs_a_card({**dict(zip(names, arguments, strict=False)), **options}):
+            return build(*arguments, **options)
+        line = own_line(sys._getframe(1)) or "the program"
+        raise NotImplementedError(
+            f"{build.__name__}: CUDA C++, as {line} asks for it, needs NVIDIA's compiler and a "
+            "real GPU. Virtual GPUs run PyTorch's ops, Triton's kernels and C++ for the CPU: use "
+            "one of those where there is no GPU."
+        )
+
+    return built

@@ -1,0 +1,1 @@
+"""Other people's Triton kernels on virtual GPUs: make test-triton."""
