@@ -16,13 +16,7 @@ from anydevice.plan.hollow.program import Program
 from tests.check.programs import names, pair
 
 PAGES = Path(__file__).parents[2] / "docs" / "check"
-QUICK = (
-    "clipped_scaled",
-    "dropped_move",
-    "evaluated_in_train_mode",
-    "item_each_step",
-    "losses_kept",
-)
+QUICK = ("clipped_scaled", "dropped_move", "item_each_step", "losses_kept")
 
 
 def report_of(program: str, folder: Path, how: str = "") -> Report:
@@ -65,3 +59,16 @@ def test_each_rule_has_a_page_with_a_program_that_is_tested_here() -> None:
 @pytest.mark.parametrize("name", [name for name in names() if name not in QUICK])
 def test_each_mistake_is_found_and_its_twin_is_clean(name: str, tmp_path: Path) -> None:
     look_at(name, tmp_path)
+
+
+PRICED = ("cache_emptied", "channels_first", "made_on_the_host", "one_kernel_each", "sent_again")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", PRICED)
+def test_what_a_finding_costs_is_what_the_changed_program_saves(name: str, tmp_path: Path) -> None:
+    both = pair(name)
+    bad, good = (report_of(text, tmp_path) for text in (both.bad, both.good))
+    (cost,) = (one.seconds for one in (*bad.findings, *bad.small) if one.rule == both.rule)
+    saved = bad.step["h100"] - good.step["h100"]
+    assert cost["h100"] == pytest.approx(saved, rel=0.1)

@@ -21,6 +21,7 @@ from anydevice.plan.time.work import HostTime, Op
 from anydevice.text import size_text
 
 SMALL = 4096  # bytes
+FEW = 64  # bytes that a library sends, which are no batch
 
 
 class PageableCopies(Rule):
@@ -75,7 +76,7 @@ class SmallCopies(Rule):
             count = len(line.seen)
             yield self.of_line(
                 line,
-                f"Python's numbers are sent to the GPU: {size_text(size)} in "
+                f"A few numbers are sent to the GPU: {size_text(size)} in "
                 f"{'one copy' if count == 1 else f'{count} copies'}, for which the host waits.",
                 "make the tensor once, before the loop; or torch.full(…, device=device)",
                 without(at(line, _is_small)),
@@ -87,7 +88,8 @@ def _is_small(one: Seen) -> bool:
     if one.sent is None or one.sent.bytes > SMALL:
         return False
     made = one.source is not None and one.source.made_by == "tensor"
-    return one.direct if not one.op else made
+    few = one.sent.bytes <= FEW and one.site.library is not None and not one.of_module
+    return one.direct if not one.op else made or few
 
 
 class MadeOnHost(Rule):
