@@ -55,7 +55,7 @@ def predicted(row: Published) -> dict[str, tuple[float, float, float]]:
     limited = replace(known["h100"], kind="h100-500w", memory=95 << 30, bandwidth=2.4e12)
     with patch.object(catalogue, "cards", lambda: {**known, "h100-500w": limited}):
         launch = Launched((LLAMA, *row.model.split()), row.nodes, 8, "torchrun")
-        answer = plan(launch, row.gpu, network="nvlink4" if row.limited else "nvlink3")
+        answer = plan(launch, row.gpu, network="nvlink4,infiniband-ndr" if row.limited else None)
         assert isinstance(answer, ClusterPlan)
         verdict = answer.verdicts[0]
     time, held = verdict.time, verdict.tightest.run.reserved / 2**30
