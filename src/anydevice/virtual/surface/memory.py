@@ -68,6 +68,7 @@ def names() -> dict[str, Any]:
             lambda: library.anydevice_pinned_reset_accumulated()
         ),
         "_host_emptyCache": lambda: library.anydevice_pinned_empty_cache(),
+        "_accelerator_emptyHostCache": lambda: library.anydevice_pinned_empty_cache(),
         "_cuda_cudaHostAllocator": lambda: library.anydevice_pinned_allocator(),
         "_cuda_lock_mutex": lambda: None,
         "_cuda_unlock_mutex": lambda: None,
