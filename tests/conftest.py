@@ -42,6 +42,7 @@ if os.environ.get("ANYDEVICE_PORTABLE") == "1":
     sys.addaudithook(_refuse_files_of_the_kernel)
 
 
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist, where it is installed
 def pytest_xdist_auto_num_workers() -> int:
     """One more than there are cores: tests wait for disks, for processes that end, for timeouts."""
     return (os.cpu_count() or 1) + 1
