@@ -45,6 +45,7 @@ def test_it_says_what_holds_the_memory_and_bounds_the_batch(monkeypatch, tmp_pat
     )
     assert "anydevice plan --gpu t4 --batch-arg=--batch_size" in text
     assert f"{program} --lr '0.1 or so'" in text
+    gc.collect()
     largest = ad.plan(
         lambda batch=16: trained(batch), "t4", steps=2, batch_arg="batch", context=MIB
     )

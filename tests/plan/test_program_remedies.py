@@ -65,8 +65,13 @@ def test_a_program_that_does_not_fit_is_told_what_helps(found):
     assert "batch in 4 parts" not in tried  # 2 are enough
     assert not tried["expandable segments"].estimated
     assert found.tried[0].name == "batch in 2 parts"  # what was run, before what is estimated
+    assert "~ " in str(found)
+    assert "Estimated rows (~)" in str(found)
+    estimated = {row["name"] for row in found.to_dict()["tried"] if row["estimated"]}
+    assert estimated >= {"checkpointing", "half precision", "8-bit optimizer"}
 
 
+@pytest.mark.long
 def test_what_is_estimated_is_close_to_what_it_would_be(found):
     [guess] = [one for one in found.tried if one.name == "checkpointing"]
     assert guess.estimated
@@ -75,13 +80,7 @@ def test_what_is_estimated_is_close_to_what_it_would_be(found):
     assert real.reserved == pytest.approx(guess.device_bytes - context, rel=0.2)
 
 
-def test_the_table_and_the_data_mark_what_is_estimated(found):
-    assert "~ " in str(found)
-    assert "Estimated rows (~)" in str(found)
-    estimated = {row["name"] for row in found.to_dict()["tried"] if row["estimated"]}
-    assert estimated >= {"checkpointing", "half precision", "8-bit optimizer"}
-
-
+@pytest.mark.long
 def test_a_program_that_fits_has_remedies_only_if_asked():
     answer = plan(partial(train, 64), "t4", steps=2, remedies=True)
     assert [remedy.name for remedy in answer["t4"].remedies.tried if not remedy.estimated] == [

@@ -12,6 +12,7 @@ from rich.live import Live
 from anydevice.devices import host
 from anydevice.devices.choose import try_all_gpus
 from anydevice.devices.load import load_of, nvml_handle
+from anydevice.system import kernel_lines
 from anydevice.tables import Table, plain_text, show_text
 from anydevice.text import UNSET, size_text
 
@@ -81,11 +82,8 @@ def _from_nvml(
 
 def process_name(number: int) -> str:
     """What a process is called, where the kernel says."""
-    try:
-        with open(f"/proc/{number}/comm") as file:
-            return file.read().strip()
-    except OSError:
-        return UNSET
+    lines = kernel_lines(f"/proc/{number}/comm")
+    return lines[0].strip() if lines else UNSET
 
 
 def picture(found: list[Reading]) -> list[Table]:

@@ -183,7 +183,9 @@ if __name__ == "__main__":
     assert counts(answer["t4"]) == {("all_reduce", 2): 1}
 
 
-@pytest.mark.parametrize(("strategy", "share"), [("ddp", 1), ("fsdp", 8)])
+@pytest.mark.parametrize(
+    ("strategy", "share"), [pytest.param("ddp", 1, marks=pytest.mark.long), ("fsdp", 8)]
+)
 def test_a_trial_with_its_strategy(strategy: str, share: int) -> None:
     network = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 256))
     data = torch.ones(512, 256), torch.ones(512, 256)

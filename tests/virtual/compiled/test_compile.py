@@ -66,6 +66,7 @@ print(json.dumps(seen))
     assert seen["full"] is True
 
 
+@pytest.mark.long
 def test_switched_off_programs_run_as_they_are_written() -> None:
     seen = run(
         NETWORK

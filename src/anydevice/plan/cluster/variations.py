@@ -17,6 +17,7 @@ from typing import Any
 
 from anydevice.errors import UsageError
 from anydevice.files import write_whole
+from anydevice.system import usable_cores
 from anydevice.tables import Shown, Table
 from anydevice.text import UNSET, duration_text, size_text
 from anydevice.version import __version__
@@ -149,7 +150,7 @@ def vary(
     names = tuple(variation.option for variation in variations)
     combinations = list(product(*(variation.values for variation in variations)))
     outcomes: list[Outcome] = []
-    workers = max(1, min(len(combinations), len(os.sched_getaffinity(0))))
+    workers = max(1, min(len(combinations), usable_cores()))
     with ThreadPoolExecutor(workers) as pool:
         running = [
             pool.submit(_planned, names, values, tuple(options), tuple(program))
