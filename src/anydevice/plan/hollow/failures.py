@@ -17,6 +17,7 @@ FOR_GPUS = (
     *("bitsandbytes", "transformer_engine", "mamba_ssm", "causal_conv1d", "deepspeed"),
 )
 COMPILERS = ("cpp_extension.py", "triton", "cuda/_utils.py", "jiterator")
+CUDA_SOURCES = ("a compiled CUDA kernel needs", "CUDA_HOME", "needs NVIDIA's compiler")
 
 HERE = str(Path(__file__).parents[1])
 NOT_THE_PROGRAMS = (HERE, "<frozen runpy>", "torch/_compile.py", "torch/_dynamo/", "torch/_ops.py")
@@ -116,7 +117,7 @@ def _needs_gpu_code(error: BaseException) -> str:
         return package if package in FOR_GPUS or package.endswith("_cuda") else ""
     if found := re.match(r"Could not run '(?!aten::)([\w:.]+)' with", str(error)):
         return found[1]
-    if "a compiled CUDA kernel needs" in str(error) or "CUDA_HOME" in str(error):
+    if any(sign in str(error) for sign in CUDA_SOURCES):
         return "a custom CUDA kernel"
     if type(error).__module__.partition(".")[0] == "triton":  # it compiled, and says what is wrong
         return ""
