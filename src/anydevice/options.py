@@ -50,6 +50,34 @@ def options_before_program(
     return options, rest
 
 
+def options_after_program(
+    arguments: Sequence[str], *, values: Sequence[str], flags: Sequence[str] = ()
+) -> tuple[list[tuple[str, str]], list[str]]:
+    """A command's options that stand after the program, `train.py --gpu t4`, and what is left.
+
+    An option that the program's file names is the program's, and so is all after `--`.
+    """
+    if not arguments or not arguments[0].endswith(".py") or not Path(arguments[0]).is_file():
+        return [], list(arguments)
+    text = Path(arguments[0]).read_text("utf-8", errors="replace")
+    options: list[tuple[str, str]] = []
+    left, rest = [arguments[0]], list(arguments[1:])
+    while rest:
+        word = rest.pop(0)
+        option, equals, value = word.partition("=")
+        if option == "--":
+            return options, [*left, *rest]
+        if option in text or option not in (*values, *flags):
+            left.append(word)
+        elif option in flags:
+            options.append((option, ""))
+        elif not equals and not rest:
+            raise UsageError(f"expected a value after {option}, got none.")
+        else:
+            options.append((option, value if equals else rest.pop(0)))
+    return options, left
+
+
 def _unknown(command: str, option: str, known: Sequence[str]) -> UsageError:
     hint = did_you_mean(option, known, f"it has {', '.join(known)}.")
     return UsageError(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from anydevice.errors import UsageError
-from anydevice.options import HelpWanted, options_before_program
+from anydevice.options import HelpWanted, options_after_program, options_before_program
 from anydevice.plan.cluster.command import Launched, launched
 
 HELP = """\
@@ -20,8 +20,9 @@ Usage: anydevice check [options] program.py [arguments]
 Device mistakes and hidden costs, before the GPU is rented. Some steps of the
 program run on a virtual GPU. Each finding has its line, what it costs per step
 on each card, and the change that fixes it. The cost is simulated: the step as it
-is, minus the step without the finding. What follows the program's name is passed
-to the program. Files that it writes are dropped.
+is, minus the step without the finding. Files that the program writes are dropped.
+Options may stand after the program's name too, except those that its file names
+itself; these, and all after `--`, are passed to the program.
 
 Options:
   --gpu KIND       find costs for this GPU; may be repeated; h100 by default.
@@ -124,7 +125,8 @@ def parse(arguments: list[str]) -> Options:
     """What the arguments of `anydevice check` ask for."""
     options = Options()
     given, rest = options_before_program("check", arguments, values=VALUES, flags=FLAGS)
-    for option, value in given:
+    after, rest = options_after_program(rest, values=VALUES, flags=FLAGS)
+    for option, value in (*given, *after):
         name = option.removeprefix("--").replace("-", "_")
         if option in FLAGS:
             setattr(options, name, True)
