@@ -1,8 +1,9 @@
 """Programs with one mistake each, and the same programs without it.
 
 A file in `programs/` is both: a line that ends in `# bad` is of the mistake alone, one that ends in
-`# good` of the program without it. `# bad: rule` is the line at which the rule finds it; a comment
-of its own stands for any line. `# with: portable` and `# with: 2 ranks` say how it is checked.
+`# good` of the program without it. `# bad: rule` is the line at which the rule finds it; if
+no code stands before it, any line will do. `# with: portable` and
+`# with: 2 ranks` say how it is checked.
 """
 
 from __future__ import annotations
