@@ -31,9 +31,13 @@ def python(
     env: Mapping[str, str] | None = None,
     input: str = "",
     timeout: float | None = None,
+    whole: bool = False,
 ) -> subprocess.CompletedProcess[str]:
-    """As `subprocess.run([sys.executable, *words], capture_output=True, text=True)`."""
-    with Process(*words, cwd=cwd, env=env, input=input) as process:
+    """As `subprocess.run([sys.executable, *words], capture_output=True, text=True)`.
+
+    With `whole=True` Python also takes itself apart in the end: see `fork_server.py`.
+    """
+    with Process(*words, cwd=cwd, env=env, input=input, whole=whole) as process:
         out, err = process.communicate(timeout)
         return subprocess.CompletedProcess([sys.executable, *words], process.wait(), out, err)
 
@@ -83,13 +87,15 @@ class Process:
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
         input: str = "",
+        whole: bool = False,
     ) -> None:
         self._files = [tempfile.TemporaryFile() for _ in range(3)]  # noqa: SIM115
         self._read = 0
         self._files[0].write(input.encode())
         self._files[0].seek(0)
         descriptors = {number: file.fileno() for number, file in enumerate(self._files)}
-        self._child = Child([str(word) for word in words], descriptors, cwd=cwd, env=env)
+        text = [str(word) for word in words]
+        self._child = Child(text, descriptors, cwd=cwd, env=env, whole=whole)
         self.pid = self._child.pid
         self.poll, self.wait, self.kill = self._child.poll, self._child.wait, self._child.kill
         self.send_signal = self._child.send_signal
@@ -136,6 +142,7 @@ class Child:
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
         session: bool = False,
+        whole: bool = False,
     ) -> None:
         self._answer, theirs = socket.socketpair()
         self._code: int | None = None
@@ -143,6 +150,7 @@ class Child:
             "words": list(words),
             "descriptors": list(descriptors),
             "session": session,
+            "whole": whole,
             "cwd": str(cwd or Path.cwd()),
             "env": dict(os.environ if env is None else env),
         }

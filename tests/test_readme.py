@@ -40,9 +40,7 @@ def python_blocks() -> list[object]:
     for path in PAGES:
         for number, code in enumerate(blocks(path.read_text("utf-8"), "python"), 1):
             name = f"{path.stem}-{number}"
-            marks = (
-                [pytest.mark.long] if name in ("bench-1", "fuse-1", "sweep-1", "tutorial-2") else []
-            )
+            marks = [pytest.mark.long] if name in LONG else []
             found.append(pytest.param(code, marks=marks, id=name))
     return found
 
@@ -176,6 +174,12 @@ def test_both_commands_of_the_readme_are_targets() -> None:
     for command in commands:
         dry = [*command, "--dry-run"]
         assert subprocess.run(dry, cwd=ROOT, capture_output=True).returncode == 0
+
+
+def test_every_room_is_in_the_tree_of_the_readme() -> None:
+    rooms = {path.parent.name for path in (ROOT / "src" / "anydevice").glob("*/__init__.py")}
+    tree = next(block for block in blocks(README, "") if block.startswith("src/"))
+    assert rooms == set(re.findall(r"(\w+)/ ", tree.partition("examples/")[0]))
 
 
 def test_the_picture_of_the_rooms_shows_the_order_that_contributing_has() -> None:
