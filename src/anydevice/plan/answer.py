@@ -16,6 +16,7 @@ from anydevice.devices.catalogue import card
 from anydevice.errors import UsageError
 from anydevice.plan import context
 from anydevice.plan.batch import Largest
+from anydevice.plan.compiling import Compiling
 from anydevice.plan.hollow import workspaces
 from anydevice.plan.hollow.blocks import ACTIVATIONS, CATEGORIES, WORKSPACE, Peak, peak
 from anydevice.plan.hollow.run import HollowRun
@@ -89,6 +90,7 @@ class Plan(Shown):
             yield phases
         if modules := self._module_table():
             yield modules
+        yield from (v.compiling for v in self.verdicts if v.compiling)
         yield from (v.remedies for v in self.verdicts if v.remedies)
         yield Text("\n".join(self._notes()), style="dim")
 
@@ -184,6 +186,7 @@ class Verdict:
         largest: The largest batch that fits; None if none was searched for.
         time: The predicted time of a step; None if fewer than two steps were run.
         remedies: What would make it fit; None if it fits and they were not asked for.
+        compiling: What torch.compile changes, if that was asked for and can be known.
 
     Example:
         >>> verdict = ad.plan(train, "t4")["t4"]  # doctest: +SKIP
@@ -195,6 +198,7 @@ class Verdict:
     largest: Largest | None = None
     time: Prediction | None = None
     remedies: Remedies | None = None
+    compiling: Compiling | None = None
 
     @property
     def fits(self) -> bool:
@@ -295,6 +299,7 @@ class Verdict:
             else {"batch": self.largest.batch, "all_data": self.largest.all_data},
             "time": None if self.time is None else self.time.to_dict(),
             "remedies": None if self.remedies is None else self.remedies.to_dict(),
+            "compiling": None if self.compiling is None else self.compiling.to_dict(),
         }
 
 

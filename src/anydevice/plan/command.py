@@ -58,6 +58,8 @@ Options:
                     nvidia-smi shows beyond torch.cuda.memory_reserved()
   --cuda VERSION    the version of CUDA there, such as 11.3: before 11.7 the context
                     is larger; the newest by default
+  --compile         show what torch.compile would change, if the program called it for
+                    its networks: memory, time, kernels, graph breaks, recompilations
   --fixes           show what would need less memory, even if the program fits
   --quiet           leave out what the program prints
   --report FILE     write an HTML page with all results and the memory over the
@@ -79,6 +81,7 @@ VALUES = (
 )
 FLAGS = (
     *("--json", "--try", "--assume-zeros", "--inference", "--quiet", "--fixes"),
+    "--compile",
     *("--calibrate", "--rates"),
 )
 
@@ -96,6 +99,7 @@ class Options:
     num_gpus: int | None = None
     quiet: bool = False
     fixes: bool = False
+    compile: bool = False
     json: bool = False
     sdpa: str | None = None
     context: str | None = None
@@ -146,6 +150,7 @@ def main(arguments: list[str]) -> NoReturn:
             sdpa=options.sdpa,
             quiet=options.quiet,
             remedies=options.fixes or None,
+            compile=options.compile,
             network=options.network,
             nodes=options.nodes,
             gpus=options.num_gpus if _is_of_many(options) else None,

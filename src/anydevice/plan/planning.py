@@ -15,6 +15,7 @@ from anydevice.plan.cluster.command import Launched
 from anydevice.plan.cluster.planning import Cluster
 from anydevice.plan.cluster.rank import playing
 from anydevice.plan.cluster.world import World
+from anydevice.plan.compiling import Measured, compared
 from anydevice.plan.context import Context, context_size, cuda_version
 from anydevice.plan.hollow.attention import kernel_name
 from anydevice.plan.hollow.failures import CannotPlanError
@@ -47,6 +48,7 @@ def plan(
     num_gpus: int | None = None,
     quiet: bool = True,
     remedies: bool | None = None,
+    compile: bool = False,
     cards: int = 2,
     context: int | str | None = None,
     cuda: str | None = None,
@@ -84,6 +86,8 @@ def plan(
         remedies: Whether to show what would need less memory. A Trial is run with each change:
             mixed precision, checkpointing, several GPUs and others. For other programs, changes
             of the code are estimated. By default, where it does not fit.
+        compile: Whether to show what torch.compile would change: memory, time, the number of
+            kernels, graph breaks and recompilations. The program need not call it.
         cards: How many GPUs those tries may use together.
         context: The size of the CUDA context, such as "500MiB", if it was measured: what
             nvidia-smi shows beyond torch.cuda.memory_reserved(). By default a range.
@@ -138,12 +142,12 @@ def plan(
         )
         if world:
             hollow = replace(hollow, shown=not quiet and not clusters)
-            clusters.append(Cluster(world, network).verdict(hollow, subject, subject.name))
+            clusters.append(_of_cluster(Cluster(world, network), hollow, subject, compile))
             continue
         hollow, run = _first_run(hollow, subject, more=num_gpus is None)
         if run.part and run.part.size > 1:  # as mp.spawn or the program itself has it
             world = World(1, run.part.size)
-            clusters.append(Cluster(world, network).verdict(hollow, subject, subject.name))
+            clusters.append(_of_cluster(Cluster(world, network), hollow, subject, compile))
             continue
         verdict = Verdict(run, time=run.predicted(run.step_samples or run.samples))
         if batch_arg is not None:
@@ -154,8 +158,47 @@ def plan(
                 if isinstance(function, Trial)
                 else remedies_for_program(subject, hollow, run, batch_arg)
             )
+        if compile:
+            _compare(verdict, hollow, subject)
         verdicts.append(verdict)
     return ClusterPlan(subject.name, clusters) if clusters else Plan(subject.name, verdicts)
+
+
+def _compare(verdict: Verdict, hollow: HollowGPUs, subject: Subject) -> None:
+    """Adds what compiling changes, or a note that says why that is not known."""
+
+    def again(how: str) -> Measured:
+        return Measured.of(replace(hollow, compiles=how).run(subject, subject.name))
+
+    answer = compared(Measured.of(verdict.run), again)
+    if isinstance(answer, str):
+        verdict.run.notes.append(answer)
+    else:
+        verdict.compiling = answer
+
+
+def _of_cluster(
+    cluster: Cluster, hollow: HollowGPUs, subject: Subject, compile: bool
+) -> ClusterVerdict:
+    """The answer for a cluster; with what compiling changes, if that is asked for."""
+
+    def again(how: str) -> Measured:
+        gpus = replace(hollow, compiles=how, shown=False)
+        return _measured(cluster.verdict(gpus, subject, subject.name))
+
+    verdict = cluster.verdict(hollow, subject, subject.name)
+    if compile:
+        answer = compared(_measured(verdict), again)
+        if isinstance(answer, str):
+            verdict.notes.append(answer)
+        else:
+            verdict.compiling = answer
+    return verdict
+
+
+def _measured(verdict: ClusterVerdict) -> Measured:
+    seconds = verdict.time.seconds if verdict.time else None
+    return Measured(verdict.roles[0].run, verdict.tightest.run, seconds)
 
 
 def _refuse_odd_worlds(nodes: int | None, gpus: int | None, num_gpus: int | None) -> None:

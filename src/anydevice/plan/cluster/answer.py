@@ -15,6 +15,7 @@ from anydevice.plan.answer import FITS, SOURCES, Plan, Verdict
 from anydevice.plan.cluster.networks import Network
 from anydevice.plan.cluster.timing import ClusterTime
 from anydevice.plan.cluster.world import World
+from anydevice.plan.compiling import Compiling
 from anydevice.plan.hollow.run import HollowRun
 from anydevice.tables import Shown, Table
 from anydevice.text import UNSET, duration_text, size_text
@@ -72,6 +73,7 @@ class ClusterVerdict:
         replicas: How many ranks have separate batches.
         time: The predicted time of a step; None if fewer than two steps were run.
         notes: What was assumed, as sentences.
+        compiling: What torch.compile changes, if that was asked for and can be known.
     """
 
     world: World
@@ -80,6 +82,7 @@ class ClusterVerdict:
     replicas: int
     time: ClusterTime | None
     notes: list[str] = field(default_factory=list)
+    compiling: Compiling | None = None
 
     @property
     def gpu(self) -> str:
@@ -128,6 +131,7 @@ class ClusterVerdict:
             "roles": [role.to_dict() for role in self.roles],
             "time": self.time and self.time.to_dict(),
             "notes": self.notes,
+            "compiling": self.compiling and self.compiling.to_dict(),
         }
 
 
@@ -186,6 +190,8 @@ class ClusterPlan(Shown):
                 yield _time(verdict.time)
                 if verdict.time.collectives:
                     yield _collectives(verdict.time)
+            if verdict.compiling:
+                yield verdict.compiling
         tightest = [Verdict(verdict.tightest.run) for verdict in self.verdicts]
         yield Plan(self.program, tightest).memory_table()
 

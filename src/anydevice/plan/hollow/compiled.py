@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import wraps
 from typing import Any
 from unittest.mock import patch
@@ -18,7 +18,10 @@ from torch._guards import CompileContext
 from torch._higher_order_ops.flex_attention import flex_attention, flex_attention_backward
 from torch._ops import HigherOrderOperator, resolve_key
 
+from anydevice.plan.time.recorder import in_backward
 from anydevice.virtual.compiled import choice, hollow_inductor
+from anydevice.virtual.compiled.names import MissingNameError
+from anydevice.virtual.compiled.tracing import Traced, tracing
 
 # Note [Compiled code under plan]
 # With Triton installed, a program is compiled as for a card (virtual/compiled/hollow_inductor.py).
@@ -28,6 +31,10 @@ from anydevice.virtual.compiled import choice, hollow_inductor
 # Otherwise a compiled function is the function itself. What Inductor would fuse is unknown: memory
 # and time are those of the program without torch.compile, which is usually more, and the answer
 # says so.
+#
+# `anydevice plan --compile` runs a program that does not compile once more: each module that it
+# calls itself, and that has parameters on a GPU, is called as torch.compile(module). A program that
+# does compile is run once more with EAGER.
 #
 # flex_attention is written to be compiled. It is then one kernel that keeps only the result and a
 # number for each row: `fused_attention` has its shapes. Without torch.compile it computes all
@@ -40,6 +47,7 @@ COMPILED = (
     "torch.compile: predicted for the program as written, since {}; compiled, it usually takes "
     "less memory and time."
 )
+AS_WRITTEN, EAGER, WHOLE = "", "eager", "whole"  # what is compiled: nothing, or each network
 AUTOTUNED = (
     "torch.compile with max-autotune: predicted for the kernels that Inductor takes by its "
     "heuristics, since nothing can be timed here; on a card the quickest of several is taken."
@@ -54,11 +62,30 @@ EAGER_FLEX = (
 )
 
 
-class Compiled:
-    """What the program compiled, and how its higher-order ops run."""
+def _nothing(*_: Any) -> None:
+    """Nobody asks."""
 
-    def __init__(self) -> None:
+
+class Compiled:
+    """What the program compiled, and how its higher-order ops run.
+
+    Args:
+        what: What is compiled: AS_WRITTEN, EAGER or WHOLE.
+        enter: Called with a module that was compiled in place, and its arguments, before it runs.
+        leave: Called afterwards, with its result too.
+    """
+
+    def __init__(
+        self,
+        what: str = AS_WRITTEN,
+        enter: Callable[..., None] = _nothing,
+        leave: Callable[..., None] = _nothing,
+    ) -> None:
+        self.what, self._enter, self._leave = what, enter, leave
         self.used = False
+        self.traced = Traced()
+        self.networks: list[str] = []  # the classes of those that were compiled for WHOLE
+        self._wholes: dict[int, Callable[..., Any]] = {}  # by the id of the network
         self.eager_flex = False
         self._fuses = False  # whether flex_attention was called by compiled code
         self._inside = 0
@@ -70,26 +97,70 @@ class Compiled:
     def seen(self) -> Iterator[None]:
         """Inside the block, what is compiled is noted."""
         self._for_a_card = torch.compile
-        with patch.object(torch, "compile", self._compile), warnings.catch_warnings():
+        with ExitStack() as stack:
+            stack.enter_context(patch.object(torch, "compile", self._compile))
+            stack.enter_context(warnings.catch_warnings())
             warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are global")
+            with suppress(MissingNameError):
+                self.traced = stack.enter_context(tracing())
+            if self.what == WHOLE:
+                stack.enter_context(patch.object(nn.Module, "__call__", self._calling()))
             yield
+
+    def _calling(self) -> Callable[..., Any]:
+        """What calls a module that no other one calls."""
+        call = nn.Module.__call__
+
+        def called(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+            if in_backward():
+                return call(module, *args, **kwargs)
+            with patch.object(nn.Module, "__call__", call):  # for all that it calls
+                return self._whole(module)(*args, **kwargs)
+
+        return called
+
+    def _whole(self, module: nn.Module) -> Callable[..., Any]:
+        """The same, compiled."""
+        if id(module) not in self._wholes and _is_eager_network(module):
+            self._wholes[id(module)] = torch.compile(module)
+            self.networks.append(type(module).__name__)
+        return self._wholes.get(id(module), module)
 
     def _compile(self, model: Any = None, **options: Any) -> Any:
         caller = sys._getframe(1).f_globals.get("__name__", "")
         if caller == flex_attention_module.__name__:
             self.eager_flex = True
             return self._noted(model)  # what flex_attention runs without torch.compile
-        if not self.used:
+        if not self.used and self.what != EAGER:
             self.used, self.why_not = True, choice.why_not()
-        if not self.why_not:
+        if not self.why_not and self.what != EAGER:
             self._note_mode(options)
-            return self._for_a_card(model, **options)
+            compiled = self._for_a_card(model, **options)
+            return self._in_place(model, compiled) if _is_own_call(model) else compiled
         if model is None:
             return lambda given: self._compile(given, **options)
         if isinstance(model, nn.Module):
             context: Any = self._noted  # as far as it is used: it wraps the forward pass
             return OptimizedModule(model, context)
         return self._noted(model)
+
+    def _in_place(self, call: Any, compiled: Callable[..., Any]) -> Callable[..., Any]:
+        """What module.compile() keeps: Dynamo leaves hooks out that do nothing while it traces."""
+        module = call.__self__
+
+        @wraps(compiled)
+        def entered(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return compiled(*args, **kwargs)
+            self._enter(module, args or tuple(kwargs.values()))
+            output = None
+            try:
+                output = compiled(*args, **kwargs)
+            finally:
+                self._leave(module, args, output)
+            return output
+
+        return entered
 
     def _note_mode(self, options: dict[str, Any]) -> None:
         chosen = options.get("mode"), options.get("options")
@@ -122,6 +193,19 @@ class Compiled:
                 return fused_attention_backward(query, key, value, args[12])
             kernel = op.py_kernels[resolve_key(op, torch._C.DispatchKey.CUDA)]
             return kernel(*args, **kwargs)
+
+
+def _is_own_call(function: Any) -> bool:
+    """Whether it is what module.compile() compiles."""
+    return getattr(function, "__func__", None) is nn.Module._call_impl
+
+
+def _is_eager_network(module: nn.Module) -> bool:
+    """Whether it is a module with parameters on a GPU that could be compiled and is not."""
+    compiled = isinstance(module, OptimizedModule | torch.jit.ScriptModule)
+    if compiled or module._compiled_call_impl is not None:
+        return False
+    return any(parameter.is_cuda for parameter in module.parameters())
 
 
 def is_compiling() -> bool:

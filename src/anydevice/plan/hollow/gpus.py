@@ -10,6 +10,7 @@ from typing import Any
 
 from anydevice.devices.catalogue import card
 from anydevice.plan.context import Context
+from anydevice.plan.hollow.compiled import AS_WRITTEN
 from anydevice.plan.hollow.failures import DoesNotFitError
 from anydevice.plan.hollow.isolated import isolated
 from anydevice.plan.hollow.run import AMPLE, HollowRun, hollow_run
@@ -32,6 +33,7 @@ class HollowGPUs:
     inference: bool = False
     sdpa: str | None = None  # the kernel that attention takes where it can
     shown: bool = False  # what the program prints
+    compiles: str = AS_WRITTEN  # or EAGER, or WHOLE
     around: Callable[[], AbstractContextManager[Any]] = nullcontext  # as hollow_run has it
 
     def run(self, program: Callable[[], object], name: str) -> HollowRun:
@@ -76,6 +78,7 @@ class HollowGPUs:
             inference=self.inference,
             sdpa=self.sdpa,
             name=name,
+            compiles=self.compiles,
             around=self.around,
             **options,
         )

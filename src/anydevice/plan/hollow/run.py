@@ -15,7 +15,7 @@ from anydevice.errors import UsageError
 from anydevice.plan.context import Context
 from anydevice.plan.hollow.attention import preferred
 from anydevice.plan.hollow.blocks import WORKSPACE, Block, peak
-from anydevice.plan.hollow.compiled import COMPILED, EAGER_FLEX
+from anydevice.plan.hollow.compiled import AS_WRITTEN, COMPILED, EAGER_FLEX
 from anydevice.plan.hollow.failures import (
     CannotPlanError,
     DoesNotFitError,
@@ -34,6 +34,7 @@ from anydevice.plan.time.predict import Prediction, predict
 from anydevice.plan.time.work import Exchange, Work
 from anydevice.text import size_text
 from anydevice.virtual import core
+from anydevice.virtual.compiled.tracing import Traced
 from anydevice.virtual.machine import virtual_gpus
 
 AMPLE = 1 << 50
@@ -74,6 +75,8 @@ class HollowRun:
     tokens: int | None = None  # in the first batch, if that is of whole numbers
     part: Any = field(default=None, repr=False)  # the rank that it played among others
     attention: list[str] = field(default_factory=list)  # its kernels: "flash", "cudnn" …
+    traced: Traced = field(default_factory=Traced, repr=False)  # what Dynamo made of it
+    networks: list[str] = field(default_factory=list, repr=False)  # what --compile compiled
     verdict: str = "yes"  # whether it fits: "maybe", if that depends on the context's size; "no"
 
     @property
@@ -155,6 +158,7 @@ def hollow_run(
     sdpa: str | None = None,
     name: str = "the program",
     brief: bool = False,
+    compiles: str = AS_WRITTEN,
     around: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> HollowRun:
     """Calls the function on a hollow GPU until `steps` steps are done.
@@ -162,14 +166,15 @@ def hollow_run(
     >>> hollow_run(train, "t4").device_bytes  # doctest: +SKIP
 
     The GPU has the card's memory, or `memory`, less the context. DoesNotFitError if that is ever
-    too little. `brief`: without each block and the time. `around`: the context in which the
-    function is called; what it gives is the run's `part`.
+    too little. `brief`: without each block and the time. `compiles`: AS_WRITTEN, EAGER or WHOLE.
+    `around`: the context in which the function is called; what it gives is the run's `part`.
     """
     kind = card(gpu)
     taken = context or Context.of(kind)
     running = _Running(function, kind, gpus, steps, taken, name, brief)
     running.assume_zeros, running.assume_true = assume_zeros, assume_true
     running.inference, running.around, running.sdpa = inference, around, sdpa
+    running.compiles = compiles
     try:
         return running.on(kind.memory if memory is None else memory)
     except torch.OutOfMemoryError as error:
@@ -191,6 +196,7 @@ class _Running:
     around: Callable[[], AbstractContextManager[Any]] = nullcontext
     part: Any = None
     sdpa: str | None = None
+    compiles: str = AS_WRITTEN
 
     def on(self, memory: int) -> HollowRun:
         """Runs on a card with this memory; OutOfMemoryError if that is ever too little."""
@@ -203,6 +209,7 @@ class _Running:
                 timed=not self.brief,
                 inference=self.inference,
                 sizes=AssumedSizes(self.assume_true),
+                compiles=self.compiles,
             )
             with preferred(self.sdpa):
                 notes = self._run(watch)
@@ -236,6 +243,8 @@ class _Running:
             part=self.part,
             tokens=watch.tokens,
             attention=list(watch.attention.taken),
+            traced=watch.compiled.traced,
+            networks=watch.compiled.networks,
         )
         if not self.brief:
             check_rounding(run)

@@ -29,7 +29,7 @@ from anydevice.frames import own_line
 from anydevice.plan.hollow import blocks, workspaces
 from anydevice.plan.hollow.attention import Attention
 from anydevice.plan.hollow.blocks import Ledger
-from anydevice.plan.hollow.compiled import Compiled, is_compiling
+from anydevice.plan.hollow.compiled import AS_WRITTEN, Compiled, is_compiling
 from anydevice.plan.hollow.phases import Phase, passes, turns
 from anydevice.plan.hollow.sizes import AssumedSizes
 from anydevice.plan.hollow.steps import BACKWARD, FORWARD, STEP, Steps
@@ -87,6 +87,7 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         inference: bool = False,
         sizes: AssumedSizes | None = None,
         recorder: WorkRecorder | None = None,
+        compiles: str = AS_WRITTEN,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.card = card
@@ -94,7 +95,7 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.steps = Steps(steps, self._here, inference)
         self.ledger = Ledger(self._birth)
         self.sizes = sizes or AssumedSizes()
-        self.compiled = Compiled()
+        self.compiled = Compiled(compiles, self._enter, self._leave)
         self.attention = Attention()
         self.samples: int | None = None  # in the first batch that a network was given
         self.tokens: int | None = None  # in that batch, if it is of whole numbers

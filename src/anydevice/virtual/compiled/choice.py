@@ -15,17 +15,22 @@ WITHOUT_TRITON = "Triton is not installed; pip install 'anydevice[compile]' brin
 
 def why_not() -> str:
     """The reason why programs are not compiled here; nothing if they are."""
-    if os.environ.get(CHOICE) == "eager":
-        return f"{CHOICE} is eager"
     here = enabled()
     if here is None:
         return "there is no virtual GPU"
-    if here.hollow and find_spec("triton") is None:
-        return WITHOUT_TRITON
+    if reason := unavailable(hollow=here.hollow):
+        return reason
     try:
         return _put_in_place(here.hollow)
     except MissingNameError as error:
         return str(error)
+
+
+def unavailable(*, hollow: bool = True) -> str:
+    """The same, before there is a virtual GPU."""
+    if os.environ.get(CHOICE) == "eager":
+        return f"{CHOICE} is eager"
+    return WITHOUT_TRITON if hollow and find_spec("triton") is None else ""
 
 
 def _put_in_place(hollow: bool) -> str:

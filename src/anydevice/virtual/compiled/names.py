@@ -1,4 +1,4 @@
-"""The private names of Triton and Inductor that a virtual GPU touches, and nothing else.
+"""The private names of Triton, Inductor and Dynamo that a virtual GPU touches, and nothing else.
 
 They move from one version to the next. Each is looked up here, when it is needed; where one is
 missing, MissingNameError says which, and code that asked says what it does without.
@@ -53,6 +53,16 @@ INDUCTOR = {
     "deduced": "torch._inductor.fx_passes.joint_graph:UniformValueConstantFolder._deduce_value",
     "modes": "torch._inductor:list_mode_options",
 }
+# Dynamo: what it says of graph breaks and of guards that fail.
+DYNAMO = {
+    "counters": "torch._dynamo.utils:counters",
+    "Translator": "torch._dynamo.symbolic_convert:InstructionTranslatorBase",
+    "log_graph_break": "torch._dynamo.symbolic_convert:InstructionTranslatorBase.log_graph_break",
+    "frames": "torch._dynamo.convert_frame:",
+    "recompilation_reasons": (
+        "torch._dynamo.convert_frame:get_and_maybe_log_recompilation_reasons"
+    ),
+}
 # What of Inductor's configuration is changed for virtual GPUs.
 CONFIGURATION = {
     "compile_threads": 1,  # no processes that compile: nothing is compiled for a card
@@ -100,6 +110,12 @@ def interpreter_names() -> Any:
 def inductor_names() -> Any:
     """Inductor's."""
     return _looked_up(INDUCTOR)
+
+
+@cache
+def dynamo_names() -> Any:
+    """Dynamo's."""
+    return _looked_up(DYNAMO)
 
 
 def configuration(*, with_values: bool = False) -> dict[str, Any]:

@@ -139,14 +139,17 @@ def prepare_compiling(entries: Entries) -> None:
     global _prepared
     for owner, name, value in list(entries):
         replace(owner, name, value)
+    compiling.ask_again()
     _prepared = True
 
 
 def hide() -> None:
     """Puts back what was replaced, all that can be, also where an enable() stopped half-way."""
     global _prepared
-    _prepared = False
+    prepared, _prepared = _prepared, False
     with ExitStack() as steps:  # runs them all, the last one first
+        if prepared:
+            steps.callback(compiling.ask_again)
         steps.callback(imported.forget)
         steps.callback(devices.ask_again)
         while _before:

@@ -28,3 +28,12 @@ def _why_not() -> str:
     from anydevice.virtual.compiled import choice
 
     return choice.why_not()
+
+
+def ask_again() -> None:
+    """Whether Triton works is asked once and kept: with these GPUs it has another answer."""
+    from torch.utils import _triton as asked
+
+    for each in vars(asked).values():
+        if clear := getattr(each, "cache_clear", None):
+            clear()
