@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Tests start many processes: each would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-quick test-long browser test-distributed stress fuzz conformance published test-cuda-build test-torch test-python test-portable test-ecosystem test-compile test-triton test-ray wheels lint lint-native lint-native-quick clang types docs clean
+.PHONY: demo test test-quick test-long browser test-distributed stress fuzz kills conformance published test-cuda-build test-torch test-python test-portable test-ecosystem test-compile test-triton test-ray wheels lint lint-native lint-native-quick clang types docs clean
 
 demo: .venv/installed
 	$(BIN)/anydevice demo build/demo
@@ -45,6 +45,11 @@ stress: .venv/installed
 fuzz: .venv/installed
 	$(BIN)/python -m tests.train.fuzz --count 2000
 	$(BIN)/python -m tests.sweep.fuzz --count 2000
+
+# Trainings of seven kinds killed 1,000 times, at random instants and at every write: about fifteen
+# minutes on two cores.
+kills: .venv/installed
+	$(BIN)/python -m tests.kills --kills 1000
 
 # The virtual GPU against PyTorch's own databases, whole, and 20,000 random programs: about twenty
 # minutes on two cores.

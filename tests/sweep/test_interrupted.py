@@ -1,7 +1,6 @@
 """Sweeps that are interrupted, killed, doubled, or run out of disk, as programs of their own."""
 
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -15,7 +14,6 @@ import anydevice as ad
 from anydevice.sweep.records.claims import is_claimed
 
 from ..forked import Process, python
-from . import kills
 
 SWEEPING = Path(__file__).with_name("sweeping.py")
 WATCHED = """
@@ -129,13 +127,6 @@ def test_a_run_that_another_sweep_leaves_is_taken_over(tmp_path: Path) -> None:
     (tmp_path / "go").touch()
     assert other.wait() == 0
     assert [r.state for r in ad.Results.of(tmp_path / "runs")] == ["done", "done"]
-
-
-@pytest.mark.long
-def test_a_sweep_that_is_killed_at_random_ends_as_one_that_is_not(tmp_path: Path) -> None:
-    found, count = kills.killed(tmp_path, rounds=3, chance=random.Random(0), runs=6)
-    assert count >= 1
-    assert found == kills.left_alone(runs=6)
 
 
 DISK = """

@@ -4,7 +4,6 @@ import copy
 import json
 import math
 import os
-import signal
 
 import pytest
 import torch
@@ -16,27 +15,40 @@ from anydevice.train.callbacks import Callback
 from anydevice.train.checkpoint.checkpoints import CheckpointError
 from anydevice.train.history import SPEED
 from anydevice.train.trial import Trial
-from tests.train import kills
 
 from ..forked import python
 
+TRAINS = """
+import json, os, signal, sys
+from pathlib import Path
+from anydevice.train.callbacks import Callback, callback
+from tests import killed
 
-@pytest.mark.parametrize("kind", ["tensors", pytest.param("loader", marks=pytest.mark.long)])
-def test_killed_at_any_instant_it_ends_with_the_same_bits(kind):
-    assert kills.killed(kind, rounds=2, seed=1) == (kills.left_alone(kind), 2)
+folder, last = sys.argv[1:]
+
+
+class Ends(Callback):
+    def on_step(self, trial):
+        if trial.job.step == int(last):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+callback.everywhere.append(Ends())
+print(json.dumps(killed.trained("tensors", Path(folder))))
+"""
 
 
 def test_asked_to_end_it_finishes_the_step_and_exits_with_143(tmp_path):
-    process = kills.started(tmp_path, "tensors")
-    while not list(tmp_path.glob("checkpoint-*")):
-        assert process.poll() is None, process.communicate()
-    os.kill(process.pid, signal.SIGTERM)
-    process.communicate()
-    assert process.returncode == 143
-    before = max(tmp_path.glob("checkpoint-*"))
-    out, err = kills.started(tmp_path, "tensors").communicate()
-    assert json.loads(out.splitlines()[-1]) == kills.left_alone("tensors")
-    assert f"resuming from {before}" in err
+    def ended(folder, last):
+        return python("-c", TRAINS, tmp_path / folder, str(last), env=os.environ | ONE_THREAD)
+
+    asked = ended("asked", 7)
+    assert (asked.returncode, asked.stdout) == (143, "")
+    newest = max((tmp_path / "asked" / "checkpoints").iterdir())
+    assert json.loads((newest / "state.json").read_text())["state"]["step"] == 7
+    again = ended("asked", -1)
+    assert f"resuming from {newest}" in again.stderr
+    assert again.stdout == ended("alone", -1).stdout != ""
 
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}

@@ -23,7 +23,6 @@ class Confusion(Measure):
     def reset(self, device: torch.device) -> None:  # noqa: D102
         self.matrix = torch.zeros(0, 0, dtype=torch.int64, device=device)
 
-    @torch.no_grad()
     def update(self, result: Result) -> None:  # noqa: D102
         answers, targets, classes = answered(result.output, result.target)
         if not len(self.matrix):
@@ -56,7 +55,6 @@ class Roc(Measure):
     def reset(self, device: torch.device) -> None:  # noqa: D102
         self.counts = torch.zeros(0, 2, BINS, dtype=torch.int64, device=device)
 
-    @torch.no_grad()
     def update(self, result: Result) -> None:  # noqa: D102
         scores, positive = scored(result.output, result.target)
         classes = scores.size(1)

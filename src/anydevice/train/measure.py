@@ -20,7 +20,7 @@ class Measure:
         """Forget what was measured."""
 
     def update(self, result: Result) -> None:
-        """Take in one batch, without waiting for the device."""
+        """Take in one batch, without waiting for the device; no gradients are recorded."""
 
     def skip(self) -> None:
         """Leave out a batch that does not count."""

@@ -27,7 +27,7 @@ class Loss(Measure):
         self.samples = 0
 
     def update(self, result: Result) -> None:  # noqa: D102
-        self.add(result.loss.detach(), result.size)
+        self.add(result.loss, result.size)
 
     def add(self, figure: Tensor, samples: int) -> None:
         """Take in a batch's mean."""
@@ -44,7 +44,6 @@ class Average(Loss):
     def __init__(self, of: Callable[[Any, Any], Tensor]) -> None:
         self.of = of
 
-    @torch.no_grad()
     def update(self, result: Result) -> None:  # noqa: D102
         self.add(self.of(result.output, result.target), result.size)
 
@@ -62,7 +61,6 @@ class Share(Measure):
         self.count = torch.zeros((), dtype=torch.int64, device=device)
         self.predictions = 0
 
-    @torch.no_grad()
     def update(self, result: Result) -> None:  # noqa: D102
         right = self.right(result.output, result.target)
         self.count.add_(right.sum())
@@ -83,7 +81,6 @@ class Foreign(Measure):
             self.metric.to(device)
         self.metric.reset()
 
-    @torch.no_grad()
     def update(self, result: Result) -> None:  # noqa: D102
         self.metric.update(result.output, result.target)
 
@@ -133,12 +130,13 @@ class Metrics:
 
     def update(self, results: list[Result]) -> None:
         """Take in the batches of a step, without waiting for the device."""
-        for measure in self._measures:
-            for result in results:
-                if result.size:
-                    measure.update(result)
-                else:
-                    measure.skip()
+        with torch.no_grad():
+            for measure in self._measures:
+                for result in results:
+                    if result.size:
+                        measure.update(result)
+                    else:
+                        measure.skip()
 
     def state(self) -> dict[str, Any]:
         """What every metric measured so far."""
@@ -200,17 +198,16 @@ def accuracy(output: Tensor, target: Tensor) -> Tensor:
             "return a tensor or an object with .logits, and name the targets 'labels' in batches "
             "that are dictionaries."
         )
-    if output.shape == target.shape and not target.is_floating_point():
-        return (output > 0) == target.bool()
-    if output.shape == target.shape:  # soft labels, or yes and no as numbers
-        several = output.dim() > 1 and output.size(1) > 1
-        if several:
+    if output.dim() == target.dim() + 1:
+        if output.size(1) == 1:  # one logit for yes and no
+            return (output.squeeze(1) > 0) == (target > 0.5)
+        return output.argmax(1) == target
+    if output.shape == target.shape:
+        if not target.is_floating_point():
+            return (output > 0) == target.bool()
+        if output.dim() > 1 and output.size(1) > 1:  # soft labels
             return output.argmax(1) == target.argmax(1)
         return (output > 0) == (target > 0.5)
-    if output.dim() == target.dim() + 1 and output.size(1) == 1:  # one logit for yes and no
-        return (output.squeeze(1) > 0) == (target > 0.5)
-    if output.dim() == target.dim() + 1:
-        return output.argmax(1) == target
     raise UsageError(
         "expected outputs with one dimension more than the targets (the classes, at dimension 1), "
         f"got outputs of shape {list(output.shape)} and targets of shape {list(target.shape)}."
