@@ -4,14 +4,16 @@
   anydevice plan --nodes 16 --gpus 8 --gpu h100-sxm torchrun examples/llama3.py --model 8b
 
 The first trains a toy on two virtual GPUs; the second says what 8B takes on 128 H100, and how long
-a step is. --tp splits each layer over GPUs, --pp the layers, --replicate the shards' groups (HSDP);
-what is left of the world shards the weights (FSDP2). --checkpoint keeps fewer activations.
+a step is. --tp splits each layer over GPUs, --pp the layers, --cp each text, --replicate the groups
+of shards (HSDP); what is left of the world shards the weights (FSDP2). With --experts, a router
+sends each token to two of several feed-forward layers, and --ep spreads these over GPUs.
+--checkpoint keeps fewer activations.
 """
 
 import argparse
 import os
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -20,10 +22,12 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed._functional_collectives import all_to_all_single_autograd
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.pipelining import PipelineStage, schedules
 from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.experimental import context_parallel
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     PrepareModuleInput,
@@ -126,15 +130,51 @@ class FeedForward(nn.Module):
         return self.w2(F.silu(self.w1(x)) * self.w3(x))
 
 
+class Experts(nn.Module):
+    """A router, and this rank's experts: a token goes to the ranks that have its two."""
+
+    def __init__(self, size: Size, count: int, group: dist.ProcessGroup) -> None:
+        super().__init__()
+        self.count, self.group = count, group
+        self.router = nn.Linear(size.width, count, bias=False)
+        here = range(count // group.size())
+        self.layers = nn.ModuleList(FeedForward(size) for _ in here)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, length, width) to the same."""
+        shares, chosen = self.router(x).softmax(-1).topk(2)
+        by_expert = chosen.flatten().argsort(stable=True)
+        leaving = torch.bincount(chosen.flatten(), minlength=self.count)
+        arriving = torch.empty_like(leaving)
+        dist.all_to_all_single(arriving, leaving, group=self.group)
+        there, here = (n.view(self.group.size(), -1).sum(1).tolist() for n in (leaving, arriving))
+        arrived = self._sent(x.flatten(0, 1)[by_expert // 2], there, here)
+        back = self._sent(self._by_each(arrived, arriving.tolist()), here, there)
+        placed = torch.empty_like(back).index_copy(0, by_expert, back)
+        return (placed.view(*x.shape[:2], 2, -1) * shares[..., None]).sum(2).type_as(x)
+
+    def _sent(self, tokens: Tensor, there: list[int], here: list[int]) -> Tensor:
+        """What all ranks send to this one, for so many that it sends to each."""
+        return all_to_all_single_autograd(tokens, here, there, self.group)
+
+    def _by_each(self, tokens: Tensor, counts: list[int]) -> Tensor:
+        """Tokens come by rank, then by expert; each expert takes its own from all ranks."""
+        parts = list(tokens.split(counts))
+        for n, layer in enumerate(self.layers):
+            mine = slice(n, None, len(self.layers))
+            parts[mine] = layer(torch.cat(parts[mine])).split(counts[mine])
+        return torch.cat(parts)
+
+
 class Block(nn.Module):
     """Attention and a feed-forward layer, each added to what it is given."""
 
-    def __init__(self, size: Size) -> None:
+    def __init__(self, size: Size, experts: int, group: dist.ProcessGroup | None) -> None:
         super().__init__()
         self.attention_norm = nn.RMSNorm(size.width, eps=1e-5)
         self.attention = Attention(size)
         self.ffn_norm = nn.RMSNorm(size.width, eps=1e-5)
-        self.ffn = FeedForward(size)
+        self.ffn = Experts(size, experts, group) if experts else FeedForward(size)
 
     def forward(self, x: Tensor, turns: Tensor) -> Tensor:
         """(batch, length, width) to the same."""
@@ -145,11 +185,19 @@ class Block(nn.Module):
 class Llama(nn.Module):
     """Llama 3, or one stage of it: the first has the embedding, the last the output."""
 
-    def __init__(self, size: Size, length: int, layers: range, last: int) -> None:
+    def __init__(
+        self,
+        size: Size,
+        length: int,
+        layers: range,
+        experts: int = 0,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
         super().__init__()
+        last = size.layers - 1
         self.size, self.length = size, length
         self.words = nn.Embedding(size.words, size.width) if 0 in layers else None
-        self.blocks = nn.ModuleDict({str(n): Block(size) for n in layers})
+        self.blocks = nn.ModuleDict({str(n): Block(size, experts, group) for n in layers})
         self.norm = nn.RMSNorm(size.width, eps=1e-5) if last in layers else None
         self.output = nn.Linear(size.width, size.words, bias=False) if last in layers else None
 
@@ -193,12 +241,18 @@ def split_layers(model: Llama, mesh: DeviceMesh) -> None:
             "attention": PrepareModuleInput(input_layouts=(Shard(1), None), **gather),
             "attention.wo": RowwiseParallel(**rows),
             "ffn_norm": SequenceParallel(),
-            "ffn": PrepareModuleInput(
-                input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)
-            ),
-            "ffn.w2": RowwiseParallel(**rows),
         }
-        columns = ("attention.wq", "attention.wk", "attention.wv", "ffn.w1", "ffn.w3")
+        columns = ["attention.wq", "attention.wk", "attention.wv"]
+        sparse = isinstance(block.ffn, Experts)  # which take each GPU's part of the texts
+        layout = Shard(1) if sparse else Replicate()
+        plan["ffn"] = PrepareModuleInput(
+            input_layouts=(Shard(1),), desired_input_layouts=(layout,), use_local_output=True
+        )
+        if sparse:
+            plan["ffn.router"] = SequenceParallel(use_local_output=True)
+        else:
+            plan["ffn.w2"] = RowwiseParallel(**rows)
+            columns += ["ffn.w1", "ffn.w3"]
         plan |= {name: ColwiseParallel() for name in columns}
         parallelize_module(block, mesh, plan)
 
@@ -227,12 +281,21 @@ def keep_less(model: Llama, how: str) -> None:
         block.forward = partial(checkpoint, block.forward, **options)
 
 
-def shard(model: Llama, mesh: DeviceMesh) -> None:
-    """FSDP2 in bfloat16, or HSDP on a mesh of two dimensions: block by block."""
+def shard(model: Llama, mesh: DeviceMesh, *, replicated: bool) -> None:
+    """FSDP2 in bfloat16, or HSDP on a mesh of two dimensions: block by block.
+
+    Experts are shards already: they are sharded over the ranks that have the same ones, and their
+    gradients come from all.
+    """
     policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, output_dtype=torch.bfloat16)
+    outer = ("replicate",) if replicated else ()
     for block in model.blocks.values():
-        fully_shard(block, mesh=mesh, mp_policy=policy)
-    fully_shard(model, mesh=mesh, mp_policy=policy)
+        if isinstance(block.ffn, Experts):
+            for layer in block.ffn.layers:
+                fully_shard(layer, mesh=mesh[(*outer, "same_experts")], mp_policy=policy)
+                layer.set_gradient_divide_factor(float(mesh["fsdp"].size()))
+        fully_shard(block, mesh=mesh[(*outer, "fsdp")], mp_policy=policy)
+    fully_shard(model, mesh=mesh[(*outer, "fsdp")], mp_policy=policy)
 
 
 def stage_of(options: argparse.Namespace, number: int, stages: int, mesh: DeviceMesh) -> Llama:
@@ -240,13 +303,14 @@ def stage_of(options: argparse.Namespace, number: int, stages: int, mesh: Device
     size = SIZES[options.model]
     ends = [round(size.layers * n / stages) for n in range(stages + 1)]
     layers = [range(*span) for span in pairwise(ends)][number]
+    group = mesh["experts"].get_group() if options.experts else None
     with torch.device("meta"):
-        model = Llama(size, options.length, layers, size.layers - 1)
+        model = Llama(size, options.length, layers, options.experts, group)
     if options.tp > 1:
         split_layers(model, mesh["tp"])
     if options.checkpoint != "none":
         keep_less(model, options.checkpoint)
-    shard(model, mesh["replicate", "shard"] if options.replicate > 1 else mesh["shard"])
+    shard(model, mesh, replicated=options.replicate > 1)
     model.materialise(torch.device("cuda", torch.cuda.current_device()))
     return model.train()
 
@@ -324,7 +388,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--tp", type=int, default=1)
     parser.add_argument("--pp", type=int, default=1)
+    parser.add_argument("--cp", type=int, default=1)
     parser.add_argument("--replicate", type=int, default=1)
+    parser.add_argument("--experts", type=int, default=0)
+    parser.add_argument("--ep", type=int, default=1)
     parser.add_argument("--schedule", default="1F1B")
     parser.add_argument("--virtual", type=int, default=2, help="stages of a rank, interleaved")
     parser.add_argument("--microbatches", type=int)
@@ -338,28 +405,68 @@ def arguments() -> argparse.Namespace:
     return options
 
 
+def mesh_of(options: argparse.Namespace) -> DeviceMesh:
+    """The world's ranks by what each dimension shares, and the dimensions that belong together."""
+    fixed = options.pp * options.replicate * options.ep * options.cp * options.tp
+    sizes = {
+        "pp": options.pp,
+        "replicate": options.replicate,
+        "shard": dist.get_world_size() // fixed,
+        "ep": options.ep,
+        "cp": options.cp,
+        "tp": options.tp,
+    }
+    mesh = init_device_mesh("cuda", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+    mesh["replicate", "shard", "ep"]._flatten("data")  # with texts of their own
+    mesh["shard", "ep", "cp"]._flatten("fsdp")
+    if options.experts:
+        mesh["ep", "tp"]._flatten("experts")
+        mesh["shard", "cp"]._flatten("same_experts")
+    return mesh
+
+
+def around(options: argparse.Namespace, mesh: DeviceMesh, buffers: list[Tensor]) -> ExitStack:
+    """The context of a step: each rank of `cp` has a part of these buffers, along the text."""
+    stack = ExitStack()
+    if options.tp > 1:
+        stack.enter_context(loss_parallel())
+    if options.cp > 1:
+        along = [int(buffer.dtype == torch.int64) for buffer in buffers]  # texts: (batch, length)
+        stack.enter_context(
+            context_parallel(
+                mesh["cp"],
+                buffers=buffers,
+                buffer_seq_dims=along,
+                no_restore_buffers={b for b in buffers if b.dtype == torch.int64},
+            )
+        )
+    return stack
+
+
 def main() -> None:
     """Trains, and prints the loss and the peak memory of each rank."""
     options = arguments()
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("cpu:gloo,cuda:nccl")
-    rank, world = dist.get_rank(), dist.get_world_size()
-    sharded = world // (options.tp * options.pp * options.replicate)
-    sizes = {"pp": options.pp, "replicate": options.replicate, "shard": sharded, "tp": options.tp}
-    mesh = init_device_mesh("cuda", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+    mesh, rank = mesh_of(options), dist.get_rank()
     torch.manual_seed(0)
-    part = mesh["replicate"].get_local_rank() * sharded + mesh["shard"].get_local_rank()
-
+    part = mesh["data"].get_local_rank()
     training = (Pipeline if options.pp > 1 else Whole)(options, mesh)
-    weights = [weight for model in training.models for weight in model.parameters()]
-    optimizer = torch.optim.AdamW(weights, lr=options.lr, betas=(0.9, 0.95), fused=True)
+    weights = [weight for model in training.models for weight in model.named_parameters()]
+    spread = [weight for name, weight in weights if ".layers." in name]  # experts
+    dense = [weight for name, weight in weights if ".layers." not in name]
+    groups = [{"params": group} for group in (dense, spread) if group]
+    optimizer = torch.optim.AdamW(groups, lr=options.lr, betas=(0.9, 0.95), fused=True)
     texts = batches(options, part)
+    says = part == mesh["tp"].get_local_rank() == mesh["cp"].get_local_rank() == 0
     for step in range(options.steps):
-        with loss_parallel() if options.tp > 1 else nullcontext():
-            loss = training.step(*next(texts))
+        text, words = next(texts)
+        turns = [model.turns for model in training.models]
+        with around(options, mesh, [text, words, *turns]):
+            loss = training.step(text, words)
         optimizer.step()
         optimizer.zero_grad()
-        if loss is not None and step % 5 == 4 and part == 0 and mesh["tp"].get_local_rank() == 0:
+        if loss is not None and step % 5 == 4 and says:
             print(f"step {step + 1}: loss {loss.item():.4f}", flush=True)
     peak = torch.cuda.memory_stats()["requested_bytes.all.peak"]
     print(f"rank {rank}: peak memory {peak:,} bytes", flush=True)

@@ -28,7 +28,10 @@ WAYS = [
     pytest.param(4, "--replicate 2", id="hsdp", marks=long),
     pytest.param(4, "--tp 2", id="tp-fsdp", marks=long),
     pytest.param(4, "--pp 2", id="pp-fsdp", marks=long),
+    pytest.param(4, "--tp 2 --pp 2", id="tp-pp", marks=long),
+    pytest.param(2, "--cp 2", id="cp", marks=long),
     pytest.param(8, "--pp 2", id="pp-fsdp-8", marks=long),
+    pytest.param(8, "--tp 2 --pp 2 --cp 2", id="tp-pp-cp-8", marks=long),
 ]
 
 

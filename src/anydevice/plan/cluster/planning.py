@@ -49,7 +49,7 @@ class Cluster:
         world = self.world
         if part.size != world.size:  # as mp.spawn or the program itself has it
             world = World(max(1, part.size // world.gpus), min(world.gpus, part.size))
-        time = timed(runs, kind, links, world.size, part.replicas)
+        time = timed(runs, kind, links, world.size)
         return ClusterVerdict(
             world, _roles(runs), links, part.replicas, time, _notes(runs, world, links.inside.title)
         )
@@ -73,7 +73,8 @@ def _roles(runs: dict[int, HollowRun]) -> list[Role]:
     piped = any(e.name in ("send", "recv") for run in runs.values() for e in run.exchanges)
     roles = []
     for place, (rank, run) in enumerate(runs.items()):
-        stage = f", stage {place}" if piped and len(runs) > 1 else ""
+        number = place if run.part.stage is None else run.part.stage
+        stage = f", stage {number}" if piped and len(runs) > 1 else ""
         last = ", the last" if not piped and place else ""
         roles.append(Role(rank, run, f"rank {rank}{stage}{last}"))
     return roles

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from anydevice.plan.cluster.objects import objects_by_letter
-from anydevice.plan.cluster.world import Part, World
+from anydevice.plan.cluster.world import STAGES, Part, World
 from anydevice.virtual.surface import nccl
 
 # Note [One process plays a rank]
@@ -126,6 +126,7 @@ def _followed(part: Part) -> Iterator[tuple[Any, str, Any]]:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import FullyShardedDataParallel
     from torch.distributed.fsdp._fully_shard import _fsdp_param_group
+    from torch.distributed.tensor.experimental._context_parallel import _attention
     from torch.nn.parallel import DistributedDataParallel
 
     def after(kind: Any, look: Callable[[Any], None]) -> tuple[Any, str, Any]:
@@ -145,12 +146,23 @@ def _followed(part: Part) -> Iterator[tuple[Any, str, Any]]:
         sizes = (getattr(info, "shard_mesh_size", 1), getattr(info, "replicate_mesh_size", 1))
         averages(sizes[0] * sizes[1])
         shapes = (param._orig_size for param in group.fsdp_params)
-        part.uneven = part.uneven or any(len(s) and s[0] % sizes[0] for s in shapes)
+        if any(len(s) and s[0] % sizes[0] for s in shapes):
+            part.unlike.add(part.size - 1)
 
     def mesh_made(mesh: Any) -> None:
         if names := mesh.mesh_dim_names:
             part.meshes.append(dict(zip(names, mesh.mesh.shape, strict=True)))
+            for name, place in zip(names, mesh.get_coordinate() or (), strict=False):
+                part.stage = place if name.startswith(STAGES) else part.stage
 
+    enable = _attention._enable_context_parallel_dispatcher_impl
+
+    def share_texts(seq_dim: int, mesh: Any) -> None:
+        part.context = max(part.context, mesh.size())
+        part.unlike.add(int(mesh.mesh.flatten()[-1]))
+        enable(seq_dim, mesh)
+
+    yield _attention, "_enable_context_parallel_dispatcher_impl", share_texts
     yield after(DistributedDataParallel, lambda ddp: averages(ddp.process_group.size()))
     yield after(FullyShardedDataParallel, lambda fsdp: averages(fsdp.process_group.size()))
     yield after(_fsdp_param_group.FSDPParamGroup, fully_sharded)

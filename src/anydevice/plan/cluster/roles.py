@@ -81,8 +81,8 @@ class Roles:
         for peer in sorted(peers - set(self._children)):
             if len(self._children) < MOST:
                 self._begin(peer)
-        if rank == 0 and run.part.uneven:
-            self._begin(run.part.size - 1)
+        for other in sorted(run.part.unlike) if rank == 0 else ():
+            self._begin(other)
 
     def _hear(self, rank: int, told: Any) -> None:
         if isinstance(told, Letter):

@@ -127,7 +127,7 @@ class ClusterTime:
 
 
 def timed(
-    runs: dict[int, HollowRun], card: Card, network: Network, gpus: int, replicas: int
+    runs: dict[int, HollowRun], card: Card, network: Network, gpus: int
 ) -> ClusterTime | None:
     """The time of a step of these ranks; None if none was recorded.
 
@@ -136,7 +136,6 @@ def timed(
         card: Each GPU.
         network: What is between them.
         gpus: How many there are.
-        replicas: How many ranks have separate batches.
     """
     works = {rank: _work(run) for rank, run in runs.items()}
     if not all(works.values()):
@@ -161,7 +160,8 @@ def timed(
         shares["waiting for other ranks"] = max(0.0, 1 - alone / seconds)
     shares = {"computing": whole.busy[min(known)] / seconds, **shares}
     samples = run.step_samples or run.samples
-    tokens = run.tokens
+    tokens, replicas = run.tokens, run.part.replicas
+    parts = replicas * run.part.texts
     carried = [network.carried(entry) for entry in _exchanges(main)]
     unit = _unit(main)
     return ClusterTime(
@@ -170,7 +170,7 @@ def timed(
         high=seconds + hypot(*slower.values()),
         gpus=gpus,
         samples=samples and samples * replicas,
-        tokens=samples and tokens and tokens / (run.samples or 1) * samples * replicas,
+        tokens=samples and tokens and tokens / (run.samples or 1) * samples * parts,
         shares=shares,
         flops=sum(3 * _forward(work) for work in known.values()) / len(known) * gpus,
         peak=card.peak.get(unit, card.peak["float32"]) * gpus,

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 
 # How meshes name the dimensions over which one model is spread.
-OF_ONE_MODEL = ("tp", "pp", "cp", "sp", "ep", "tensor", "pipe", "context", "model")
+OF_ONE_MODEL = ("tp", "pp", "tensor", "pipe", "model")
+STAGES = ("pp", "pipe")
+OF_ONE_TEXT = ("cp", "sp", "context", "ulysses", "ring")
 ADDRESS, PORT = "127.0.0.1", "29500"
 
 
@@ -56,23 +59,33 @@ class Part:
         rank: Which one.
         size: How many ranks there are; 1 if the program is no part of a group.
         averaging: How many ranks average their gradients, by DDP or FSDP.
-        uneven: Whether some parameter is not cut into equal shards.
+        context: How many ranks share a text, by PyTorch's context parallelism.
+        unlike: Ranks that take other memory: the last one, if some parameter is not cut into equal
+            shards; the last part of a text, which attends to all parts before it.
         meshes: The sizes of each DeviceMesh, by name.
+        stage: This rank's place in a mesh's pipeline; None if no mesh has one.
     """
 
     rank: int = 0
     size: int = 1
     averaging: int = 0
-    uneven: bool = False
+    context: int = 1
+    unlike: set[int] = field(default_factory=set)
     meshes: list[dict[str, int]] = field(default_factory=list)
+    stage: int | None = None
 
     @property
     def replicas(self) -> int:
         """How many ranks have separate batches."""
-        if self.averaging:
-            return self.averaging
-        apart = 1
-        for sizes in self.meshes[:1]:
-            for name, size in sizes.items():
-                apart *= size if name.startswith(OF_ONE_MODEL) else 1
-        return max(1, self.size // apart)
+        return max(1, (self.averaging or self.size // self._product(OF_ONE_MODEL)) // self.texts)
+
+    @property
+    def texts(self) -> int:
+        """How many ranks have a part each of the same texts."""
+        named = self._product(OF_ONE_TEXT)
+        return max(self.context, named if not self.averaging or self.averaging > named else 1)
+
+    def _product(self, names: tuple[str, ...]) -> int:
+        """Of the sizes of the first mesh's dimensions that are called so."""
+        sizes = self.meshes[0] if self.meshes else {}
+        return prod(size for name, size in sizes.items() if name.startswith(names))

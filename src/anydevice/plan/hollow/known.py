@@ -12,6 +12,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from anydevice.plan.hollow import shared
+
 aten = torch.ops.aten
 MOST = 1 << 16  # elements; an op on more is not computed
 
@@ -76,6 +78,9 @@ class KnownValues:
 
     def follow(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """An op has run: what does it say about values?"""
+        if shared.is_collective(op):
+            self._follow_collective(op, args, kwargs, result)
+            return
         if op._schema.is_mutable:
             self._forget(args)
             return
@@ -87,6 +92,19 @@ class KnownValues:
             self._learn(op, args, kwargs, result)
         elif args and isinstance(args[0], Tensor) and args[0] in self._values:
             result.copy_(self.of(args[0]))  # type: ignore[arg-type]
+
+    def _follow_collective(self, op: Any, args: Any, kwargs: Any, result: Any) -> None:
+        if not self._values:
+            return
+        found = shared.after(op, args, kwargs, result, self.of)
+        for tensor in shared.written(op, args, result):
+            self._forget((tensor,))
+        for tensor, values in found:
+            self._keep(tensor, values)
+
+    def assume(self, tensor: Tensor, values: Tensor) -> None:
+        """These are a tensor's values, until it is written to."""
+        self._keep(tensor, values)
 
     def _learn(
         self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor

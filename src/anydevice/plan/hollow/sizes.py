@@ -17,13 +17,18 @@ MASKS = (torch.bool, torch.uint8)
 INVERSIONS = (aten.bitwise_not, aten.logical_not)
 TRUE = "of a mask's values are assumed to be true (--assume-true)."
 DIFFER = "All values that unique() looks at are assumed to differ, which is the most it can take."
+EVEN = (
+    "All bins of bincount() and histc() are assumed to get as many: tokens are routed evenly, if they "
+    "are a router's experts."
+)
 ONCE = "Each of repeat_interleave's repeats is assumed to be 1: give output_size to say how many."
 
 # Note [Sizes by value]
 # `x[mask]`, `nonzero` and `unique` return as many elements as the values say. Some are known (Note
 # [Known and assumed values] in known.py). Elsewhere a share of them is assumed to be true
 # (--assume-true), the same for each tensor of a shape: `x[mask]` and `y[mask]` fit together.
-# `x[~mask]` has all others, since `~` is followed. All values of `unique` are assumed to differ.
+# `x[~mask]` has all others, since `~` is followed. All values of `unique` are assumed to differ,
+# and all bins of `bincount` and `histc` to get as many: so a router sends as much to each expert.
 #
 # An op is replaced by what CUDA does: the positions are a tensor of whole numbers, which are found
 # while the host waits, and taken from there as by any other index.
@@ -48,6 +53,7 @@ class AssumedSizes:
             aten.unique_dim: self._unique_dim,
             aten.unique_consecutive: self._unique_consecutive,
             aten.bincount: self._bincount,
+            aten.histc: self._histc,
             aten.repeat_interleave: self._repeat_interleave,
             aten.normal: self._normal,
         }
@@ -125,7 +131,20 @@ class AssumedSizes:
             return NotImplemented  # as long as the largest value, which nobody knows
         size = max(minlength, int(known.max()) + 1 if known is not None and x.numel() else 0)
         dtype = torch.int64 if weights is None else weights.dtype
-        return torch.empty(size, dtype=dtype, device=x.device)
+        counts = torch.empty(size, dtype=dtype, device=x.device)
+        return counts if weights is not None else self._even(counts, x)
+
+    def _histc(self, x: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
+        return self._even(x.new_empty(bins), x)
+
+    def _even(self, counts: Tensor, x: Tensor) -> Tensor:
+        """As many in each bin, and one more in the first ones if they cannot be equal."""
+        if counts.numel() and self.known.of(x) is None:
+            each, more = divmod(x.numel(), counts.numel())
+            places = torch.arange(counts.numel())
+            self.known.assume(counts, (each + (places < more)).to(counts.dtype))
+            self.notes[EVEN] = None
+        return counts
 
     def _repeat_interleave(self, repeats: Tensor, output_size: int | None = None) -> Any:
         if output_size is not None:

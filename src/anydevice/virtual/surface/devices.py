@@ -98,6 +98,7 @@ def names(gpus: int, gpu: Card) -> dict[str, Any]:
 
     def set_device(device: int) -> None:
         if device >= 0:
+            torch.cuda._lazy_init()  # type: ignore[no-untyped-call]
             library.anydevice_set_current_device(device)
 
     def exchange(device: int) -> int:
