@@ -417,7 +417,7 @@ def mesh_of(options: argparse.Namespace) -> DeviceMesh:
         "tp": options.tp,
     }
     mesh = init_device_mesh("cuda", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
-    mesh["replicate", "shard", "ep"]._flatten("data")  # with texts of their own
+    mesh["replicate", "shard", "ep"]._flatten("data")  # with separate texts
     mesh["shard", "ep", "cp"]._flatten("fsdp")
     if options.experts:
         mesh["ep", "tp"]._flatten("experts")

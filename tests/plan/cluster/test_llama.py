@@ -17,7 +17,8 @@ LOSS = re.compile(r"loss ([\d.]+)")
 
 long = pytest.mark.long
 WAYS = [
-    pytest.param(2, "", id="fsdp"),
+    pytest.param(1, "", id="one"),
+    pytest.param(2, "", id="fsdp", marks=long),
     pytest.param(2, "--tp 2", id="tp", marks=long),
     pytest.param(2, "--pp 2", id="1F1B", marks=long),
     pytest.param(2, "--pp 2 --schedule Interleaved1F1B", id="interleaved", marks=long),
@@ -55,15 +56,15 @@ def test_values_and_plan_take_the_same_memory(count: int, words: str) -> None:
     arguments = [*words.split(), "--steps", "3"]
     planned, taken = by_plan(count, arguments), by_values(count, arguments)
     assert len(taken) == count
-    starts = sorted(planned)
     for rank, size in taken.items():
-        assert size == planned[max(start for start in starts if start <= rank)], rank
+        assert size == planned[max(role for role in planned if role <= rank)], rank
 
 
 @long
-def test_the_toy_learns_the_next_word() -> None:
+@pytest.mark.parametrize("words", ["", "--cp 2", "--experts 4 --ep 2"])
+def test_the_toy_learns_the_next_word(words: str) -> None:
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = ranks(LLAMA, "--steps", "30", count=2, gpus=2, env=env, timeout=400)
+    done = ranks(LLAMA, "--steps", "30", *words.split(), count=2, gpus=2, env=env, timeout=400)
     losses = [float(loss) for loss in LOSS.findall(done.stdout)]
     assert losses[0] > 4
     assert losses[-1] < 2.5

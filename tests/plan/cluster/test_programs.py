@@ -131,6 +131,35 @@ dist.barrier()
     assert planned(tmp_path, BEGIN + text + TRAIN).fits
 
 
+def test_tokens_are_routed_evenly_to_experts_and_each_text_is_shared(tmp_path: Path) -> None:
+    verdict = planned(
+        tmp_path,
+        BEGIN
+        + """
+mesh = dist.init_device_mesh("cuda", (world // 2, 2), mesh_dim_names=("dp", "cp"))
+"""
+        + WRAPS["ddp"]
+        + """
+optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+chosen = torch.randint(world, (64,), device="cuda")
+for _ in range(4):
+    network(data).sum().backward()
+    leaving = torch.bincount(chosen, minlength=world)
+    arriving = torch.empty_like(leaving)
+    dist.all_to_all_single(arriving, leaving)
+    gathered = [torch.empty_like(leaving) for _ in range(world)]
+    dist.all_gather(gathered, torch.histc(chosen, bins=world, min=0, max=world - 1))
+    assert leaving.tolist() == arriving.tolist() == gathered[1].tolist() == [8] * world
+    sent = data.new_empty(64, 256)
+    dist.all_to_all_single(torch.empty_like(sent), sent, arriving.tolist(), leaving.tolist())
+    optimizer.step()
+""",
+    )
+    assert verdict.replicas == 4
+    assert counts(verdict)["all_to_all", 8] == 2
+    assert any("routed evenly" in note for note in verdict.notes)
+
+
 @pytest.mark.long
 def test_checkpoints_and_sharded_optimizers(tmp_path: Path) -> None:
     verdict = planned(
@@ -211,12 +240,19 @@ def test_one_process_stays_one_process() -> None:
         plan(train, nodes=2, num_gpus=2)
 
 
-def test_the_last_rank_is_played_too_where_shards_are_uneven(tmp_path: Path) -> None:
-    verdict = planned(tmp_path, BEGIN + WRAPS["fsdp2"] + TRAIN, nodes=1, gpus=3)
+def test_the_last_rank_is_played_and_shown_too_where_shards_are_uneven(tmp_path: Path) -> None:
+    (tmp_path / "a <b>.py").write_text(BEGIN + WRAPS["fsdp2"] + TRAIN)
+    answer = plan(Launched((str(tmp_path / "a <b>.py"),), 1, 3, "torchrun"), "h100")
+    assert isinstance(answer, ClusterPlan)
+    verdict = answer["h100"]
     first, last = verdict.roles
     assert (first.rank, last.rank) == (0, 2)
     assert first.run.tensors > last.run.tensors
     assert verdict.tightest is first
+    page = report_page(answer).decode()
+    assert "a &lt;b&gt;.py" in page
+    assert page.count("aria-label='timeline'") == page.count("aria-label='memory'") == 2
+    assert "3 ranks" in page
 
 
 def test_what_is_too_large_is_said_of_its_rank(tmp_path: Path) -> None:
@@ -225,13 +261,3 @@ def test_what_is_too_large_is_said_of_its_rank(tmp_path: Path) -> None:
     assert not verdict.fits
     assert verdict.tightest.run.verdict == "no"
     assert verdict.tightest.run.margin < 0
-
-
-def test_the_page_has_a_timeline_and_the_memory_of_each_role(tmp_path: Path) -> None:
-    (tmp_path / "a <b>.py").write_text(BEGIN + WRAPS["fsdp2"] + TRAIN)
-    answer = plan(Launched((str(tmp_path / "a <b>.py"),), 1, 3, "torchrun"), "h100")
-    assert isinstance(answer, ClusterPlan)
-    page = report_page(answer).decode()
-    assert "a &lt;b&gt;.py" in page
-    assert page.count("aria-label='timeline'") == page.count("aria-label='memory'") == 2
-    assert "3 ranks" in page

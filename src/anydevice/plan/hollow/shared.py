@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from anydevice.plan.time.collectives import exchange_of
 
@@ -35,7 +36,10 @@ def after(op: Any, args: Any, kwargs: Any, result: Any, of: Of) -> list[tuple[Te
         of: The values of a tensor, None if they are not known.
     """
     in_place = op.namespace == "c10d" and len(args) > 1 and _tensors(args[1])
-    pairs = list(zip(written(op, args, result), in_place or _tensors(args[0]), strict=False))
+    targets, sources = written(op, args, result), in_place or _tensors(args[0])
+    if len(sources) == 1:  # gathered into a tensor for each rank
+        sources = sources * len(targets)
+    pairs = list(zip(targets, sources, strict=False))
     if op.__name__.partition(".")[0] in SAME:
         return [(to, values) for to, source in pairs if (values := of(source)) is not None]
     exchange = exchange_of(op, args, kwargs, result)
@@ -45,20 +49,21 @@ def after(op: Any, args: Any, kwargs: Any, result: Any, of: Of) -> list[tuple[Te
     found = []
     for to, source in pairs:
         values = of(source)
-        made = None if values is None else _made(exchange.name, values, len(exchange.ranks), here)
+        if values is None:
+            continue
+        made = _made(exchange.name, values, to.numel(), len(exchange.ranks), here)
         if made is not None and made.numel() == to.numel():
             found.append((to, made.reshape(to.shape)))
     return found
 
 
-def _made(kind: str, values: Tensor, ranks: int, here: int) -> Tensor | None:
+def _made(kind: str, values: Tensor, size: int, ranks: int, here: int) -> Tensor | None:
     if kind == "all_to_all" and values.numel() % ranks == 0:
         return values.reshape(ranks, -1)[here].repeat(ranks)
     if kind == "all_gather":
-        return values.reshape(-1).repeat(ranks)
+        return values.reshape(-1).repeat(max(1, size // max(1, values.numel())))
     return values if kind == "broadcast" else None
 
 
 def _tensors(given: Any) -> list[Tensor]:
-    listed = given if isinstance(given, list | tuple) else [given]
-    return [each for each in listed if isinstance(each, Tensor)]
+    return [each for each in tree_leaves(given) if isinstance(each, Tensor)]

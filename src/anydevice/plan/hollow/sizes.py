@@ -18,8 +18,8 @@ INVERSIONS = (aten.bitwise_not, aten.logical_not)
 TRUE = "of a mask's values are assumed to be true (--assume-true)."
 DIFFER = "All values that unique() looks at are assumed to differ, which is the most it can take."
 EVEN = (
-    "All bins of bincount() and histc() are assumed to get as many: tokens are routed evenly, if they "
-    "are a router's experts."
+    "Assumed: all bins of bincount() and histc() get as many. If they are a router's experts, "
+    "tokens are routed evenly."
 )
 ONCE = "Each of repeat_interleave's repeats is assumed to be 1: give output_size to say how many."
 

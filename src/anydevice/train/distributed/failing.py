@@ -21,6 +21,7 @@ from anydevice.train.ranks import Ranks, leave_at_once
 
 LOOK = 0.25  # seconds between two looks at the other ranks
 GRACE = 10.0  # seconds for the others to learn of an error, and to end by themselves
+FAILURES = (Exception, KeyboardInterrupt)  # others end a program on purpose: sys.exit(), a plan
 ENDED = "it ended without an error, as a killed process does"
 
 
@@ -59,7 +60,7 @@ class Watch:
         trace: TracebackType | None,
     ) -> None:
         try:
-            if error is None or isinstance(error, SystemExit):
+            if not isinstance(error, FAILURES):
                 with suppress(dist.DistError):  # the rank that kept the store has left already
                     self.store.set(f"left/{self.ranks.rank}", "")
             else:
