@@ -118,6 +118,69 @@ def test_a_stream_of_samples_is_batched(data):
     assert trial.job.step == 9
 
 
+def test_a_stream_of_dictionaries_has_lists_of_numbers_as_tensors(data):
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter(rows(data))
+
+    trial = Trial(Model(), "sgd").with_generators(Stream(), batch_size=65)
+    trial.run(1, verbose=False)
+    assert (trial.job.step, trial.history[0]["loss"] > 0) == (2, True)
+
+
+def test_a_stream_that_makes_its_batches_is_left_alone(data):
+    def _batched():
+        """As the function of WebDataset's stage."""
+
+    class Stream(IterableDataset):
+        def __init__(self, *stages):
+            self.pipeline = list(stages)
+
+        def __iter__(self):
+            return iter([data, data])
+
+    stage, loader = SimpleNamespace(f=_batched), DataLoader([1], batch_size=2)
+    for stream in (Stream(stage), Stream(loader), Stream(DataLoader(Stream(stage), None))):
+        trial = Trial(nn.Linear(4, 3), "sgd", "cross_entropy").with_generators(stream)
+        trial.run(1, verbose=False)
+        assert trial.job.step == 2
+
+
+def test_a_label_is_given_as_the_labels_that_a_model_takes(data):
+    named = [{"points": row["points"], "label": row["labels"]} for row in rows(data)]
+    trial = Trial(Model(), "sgd", metrics=["accuracy"]).with_generators(named)
+    assert trial.run(1, verbose=False)[0]["accuracy"] > 0
+
+
+def test_a_dictionary_of_sets_is_all_of_them(data):
+    trial = Trial(Model(), "sgd").with_generators(
+        {"train": rows(data), "validation": rows(data)[:50], "test": rows(data)[:7]}
+    )
+    assert "val_loss" in trial.run(1, verbose=False)[0]
+    assert len(trial.predict()["logits"]) == 7
+
+
+@pytest.mark.parametrize("kind", ["pairs", "lists", "table"])
+def test_samples_in_plain_python_and_in_tables(data, kind):
+    x, y = data
+    given = {
+        "pairs": [(row, int(label)) for row, label in zip(x, y, strict=True)],
+        "lists": (x.tolist(), y.tolist()),
+        "table": (SimpleNamespace(to_numpy=x.numpy), SimpleNamespace(to_numpy=y.numpy)),
+    }[kind]
+    network = nn.Linear(4, 3)
+    found = Trial(network, None, "cross_entropy").evaluate(given)
+    expected = nn.functional.cross_entropy(network(x), y).item()
+    assert found["loss"] == pytest.approx(expected)
+
+
+def test_numbers_of_numpys_own_type_say_what_to_do(data):
+    trial = Trial(nn.Linear(4, 3), "sgd", "cross_entropy")
+    with pytest.raises(RuntimeError) as caught:
+        trial.with_generators((data[0].double().numpy(), data[1])).run(1, verbose=False)
+    assert any("x.astype('float32')" in note for note in caught.value.__notes__)
+
+
 # ---- torchbearer ----
 
 
@@ -144,6 +207,43 @@ def test_torchbearers_trial_runs_as_it_is(network, data):
     other.with_generators(data, data).load_state_dict(trial.state_dict())
     assert other.history == trial.history
     assert torch.equal(other.predict(x), trial.predict(x))
+    fresh = Trial(nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3)), verbose=0)
+    fresh.load_state_dict(trial.state_dict(), resume=False)
+    assert (fresh.epoch, torch.equal(fresh.predict(x), trial.predict(x))) == (0, True)
+
+
+def test_torchbearers_other_ways_to_say_the_same(network, data, capsys):
+    x, y = data
+    trial = Trial(network, "sgd", "cross_entropy", verbose=0)
+    trial.with_data(x, y, x, y, x, batch_size=13, train_steps=3, shuffle=False)
+    trial.run()
+    trial.run(2, verbose=-1)
+    assert (trial.job.step, capsys.readouterr().out) == (6, "")
+    figures = trial.evaluate(verbose=2)
+    assert f"loss {figures['loss']:.4g}" in capsys.readouterr().out
+    trial.with_generators(data, train_steps=1).run(3)
+    assert trial.job.step == 7
+    assert trial.eval().network.training is False
+    assert trial.train().network.training is True
+
+
+def test_a_replay_goes_through_the_history_for_other_callbacks(network, data, capsys):
+    heard = []
+
+    class Hears(ad.callbacks.Callback):
+        def on_end_epoch(self, trial):
+            heard.append((trial.epoch, trial.history[-1]["loss"]))
+
+        def on_end(self, trial):
+            heard.append("end")
+
+    trial = Trial(network, "sgd", "cross_entropy").with_generators(data)
+    trial.run(2, verbose=False)
+    assert trial.replay([Hears()]) is trial.history
+    losses = [record["loss"] for record in trial.history]
+    assert heard == [(1, losses[0]), (2, losses[1]), "end"]
+    assert "epoch 2/2" in capsys.readouterr().out
+    assert trial.callbacks == []
 
 
 def test_torchbearers_forms_that_make_no_sense_are_refused(network, data):
@@ -156,6 +256,9 @@ def test_torchbearers_forms_that_make_no_sense_are_refused(network, data):
         (lambda: trial.predict(), r"expected test data, got none"),
         (lambda: trial.load_state_dict({"model": 1}), r"state_dict\(\) returned, got model"),
         (lambda: trial.fit(), "a number of epochs, got none"),
+        (lambda: trial.with_closure(print), "step=function"),
+        (lambda: trial.with_loader(print), r"with_generators\(train=…\)"),
+        (lambda: trial.with_inf_train_loader(), r"for_steps\(train_steps=1000\)"),
     ]:
         with pytest.raises(UsageError, match=said):
             wrong()

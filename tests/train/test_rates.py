@@ -10,6 +10,8 @@ from torch import nn
 import anydevice as ad
 from anydevice.errors import UsageError
 from anydevice.train.callbacks import EMA, SWA, Best, Callback, Schedule
+from anydevice.train.finder import FoundRate
+from anydevice.train.history import History
 from anydevice.train.trial import Trial
 
 BATCHES = 13  # of ten of the 130 samples
@@ -217,6 +219,36 @@ def test_plots_show_the_rate_and_the_history(network, data):
     assert list(panel.lines[0].get_xdata()) == list(found.rates)
     trial.run(2, verbose=False)
     assert trial.history.plot(["loss"]).axes[0].get_xlabel() == "epoch"
+    shown = trial.confusion().plot().axes[0].texts
+    assert sum(int(text.get_text()) for text in shown) == len(data[1])
+
+
+def test_a_loss_that_diverged_does_not_flatten_the_picture():
+    pytest.importorskip("matplotlib").use("Agg")
+    losses = [1.1, 1.0, 0.5, 0.7, 90.0]
+    panel = FoundRate(0.1, [0.001, 0.01, 0.1, 1.0, 10.0], losses).plot().axes[0]
+    low, high = panel.get_ylim()
+    assert low < 0.5
+    assert 1.1 < high < 2
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ("loss", r"write plot\(\['loss'\]\)"),
+        (["los"], "did you mean loss"),
+        (["confusion"], r"trial.confusion\(\).plot\(\)"),
+    ],
+)
+def test_a_plot_of_what_is_no_figure_is_refused(names, said):
+    history = History([{"epoch": 1, "loss": 0.5, "confusion": [[1, 0], [0, 1]]}])
+    with pytest.raises(UsageError, match=said):
+        history.plot(names)
+
+
+def test_a_plot_before_the_run_is_refused():
+    with pytest.raises(UsageError, match="run the trial first"):
+        History().plot()
 
 
 # ---- averages ----

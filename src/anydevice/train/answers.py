@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from anydevice.tables import Shown, Table
 from anydevice.train.classes import Confusion, answered, class_names
 from anydevice.train.data.rows import rows_of
 from anydevice.train.forward import Result
-from anydevice.train.history import plotting
+from anydevice.train.history import drawn, plotting
 from anydevice.train.loop import as_it_was
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class ConfusionTable(Shown):
         return Table(head, body, title="a row for each target", right=head[1:])
 
     def plot(self) -> Any:
-        """The counts as a picture.
+        """The counts as a picture, each row coloured by the shares of its answers.
 
         Needs the package matplotlib.
 
@@ -66,14 +67,20 @@ class ConfusionTable(Shown):
         Example:
             >>> figure = trial.confusion((x, y)).plot()
         """
-        figure, panel = plotting().subplots(figsize=(5, 4.5))
-        panel.imshow(self.matrix / self.matrix.sum(1, keepdim=True).clamp_min(1), cmap="Blues")
-        panel.set_xticks(range(len(self.names)), self.names)
-        panel.set_yticks(range(len(self.names)), self.names)
+        classes = len(self.names)
+        size = max(4.5, 0.42 * classes + 2)
+        figure, panel = plotting().subplots(figsize=(size + 0.5, size))
+        shares = self.matrix / self.matrix.sum(1, keepdim=True).clamp_min(1)
+        panel.imshow(shares.numpy(), cmap="Blues", vmin=0, vmax=1)
+        for row, column in itertools.product(range(classes), repeat=2):
+            if count := int(self.matrix[row, column]):
+                color = "white" if shares[row, column] > 0.5 else "black"
+                panel.text(column, row, count, ha="center", va="center", color=color, fontsize=8)
+        panel.set_xticks(range(classes), self.names, rotation=45, ha="right")
+        panel.set_yticks(range(classes), self.names)
         panel.set_xlabel("answer")
         panel.set_ylabel("target")
-        figure.tight_layout()
-        return figure
+        return drawn(figure)
 
     def _shown(self) -> Iterator[Table | Text]:
         yield self.table()

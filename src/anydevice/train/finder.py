@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from anydevice.errors import UsageError
 from anydevice.tables import Shown, Table
-from anydevice.train.history import plotting
+from anydevice.train.history import drawn, plotting
 from anydevice.train.loop import Job, train_epoch
 from anydevice.train.metrics import Metrics
 
@@ -65,17 +65,24 @@ class FoundRate(Shown):
         Example:
             >>> figure = trial.find_lr(steps=20).plot()
         """
-        pyplot = plotting()
-        figure, panel = pyplot.subplots(figsize=(6, 3.5))
+        figure, panel = plotting().subplots(figsize=(6, 3.5))
         panel.plot(self.rates, self.losses)
         panel.set_xscale("log")
         panel.set_xlabel("learning rate")
         panel.set_ylabel("loss")
         if self.rate is not None:
-            panel.axvline(self.rate, linestyle="--", color="grey", label=f"{self.rate:.2g}")
-            panel.legend()
-        figure.tight_layout()
-        return figure
+            line = f"{self.rate:.2g}, where it falls fastest"
+            panel.axvline(self.rate, linestyle="--", color="grey", label=line)
+            panel.legend(loc="upper left")
+        panel.set_ylim(*self._heights())
+        return drawn(figure)
+
+    def _heights(self) -> tuple[float, float]:
+        """The losses before it diverged, which goes far beyond them."""
+        lowest = min(self.losses, default=0.0)
+        highest = max(self.losses[: self.losses.index(lowest) + 1], default=1.0)
+        room = (highest - lowest) or abs(lowest) or 1.0
+        return lowest - 0.1 * room, highest + 0.4 * room
 
     def _shown(self) -> Iterator[Table | Text]:
         yield self.table()

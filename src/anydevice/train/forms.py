@@ -1,11 +1,15 @@
 """A trial's methods under the names of others: torchbearer's, Lightning's and d2l's."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
 from torch import Tensor
 
 from anydevice.errors import UsageError, names_checked
+from anydevice.tables import show_text
+from anydevice.train.callbacks.callback import checked, reactions
+from anydevice.train.callbacks.progress import line_of
 from anydevice.train.history import History
 
 if TYPE_CHECKING:
@@ -75,6 +79,30 @@ class Forms:
         return self._given("test", x, steps, batch_size=batch_size)
 
     @names_checked
+    def with_data(
+        self,
+        x_train: Tensor | None = None,
+        y_train: Tensor | None = None,
+        x_val: Tensor | None = None,
+        y_val: Tensor | None = None,
+        x_test: Tensor | None = None,
+        batch_size: int = 1,
+        num_workers: int = 1,
+        train_steps: int | None = None,
+        val_steps: int | None = None,
+        test_steps: int | None = None,
+        shuffle: bool = True,
+    ) -> Self:
+        """Tensors to train on, to measure on and to predict; see `with_train_data`."""
+        if x_train is not None and y_train is not None:
+            self.with_train_data(x_train, y_train, batch_size, shuffle)
+        if x_val is not None and y_val is not None:
+            self.with_val_data(x_val, y_val, batch_size)
+        if x_test is not None:
+            self.with_test_data(x_test, batch_size)
+        return self.for_steps(train_steps, val_steps, test_steps)
+
+    @names_checked
     def for_steps(
         self,
         train_steps: int | None = None,
@@ -116,6 +144,83 @@ class Forms:
         """As `for_steps(test_steps=steps)`."""
         return self.for_steps(test_steps=steps)
 
+    def train(self) -> Self:
+        """The network in training mode; `run` and `evaluate` set the mode that they need."""
+        self._trial.network.train()
+        return self
+
+    def eval(self) -> Self:
+        """The network in evaluation mode; `run` and `evaluate` set the mode that they need."""
+        self._trial.network.eval()
+        return self
+
+    @names_checked
+    def replay(self, callbacks: Sequence[Any] | None = None, verbose: bool | int = True) -> History:
+        """Goes through the history again, for callbacks that write or draw it; nothing is trained.
+
+        Args:
+            callbacks: Whose `on_start`, `on_start_epoch`, `on_end_epoch` and `on_end` are called;
+                without them, those of the trial.
+            verbose: Whether to show a line for each epoch.
+
+        Example:
+            >>> history = trial.replay([ad.callbacks.CSV(folder / "again.csv")], verbose=False)
+        """
+        trial = self._trial
+        own, whole, stopped = trial.callbacks, trial.history, trial.stopped
+        try:
+            trial.callbacks = own if callbacks is None else checked(callbacks)
+            trial.history, trial.epochs = History(), len(whole)
+            react = reactions(trial.callbacks, trial)
+            react["on_start"]()
+            for record in whole:
+                react["on_start_epoch"]()
+                trial.history.append(record)
+                if verbose:
+                    show_text(line_of(record, trial.epochs))
+                react["on_end_epoch"]()
+            react["on_end"]()
+        finally:
+            trial.callbacks, trial.history, trial.stopped = own, whole, stopped
+        return whole
+
+    def with_closure(self, closure: Any) -> Self:
+        """Refused, since closures work on torchbearer's own state: `Trial(…, step=)` is ours."""
+        raise UsageError(
+            "expected a step instead of a closure: Trial(network, optimizer, step=function), where "
+            "the function takes the network and a batch, and returns the loss."
+        )
+
+    def with_loader(self, batch_loader: Any) -> Self:
+        """Refused, since loaders work on torchbearer's own state: give an iterable of batches."""
+        raise UsageError(
+            "expected data instead of a loader of batches: with_generators(train=…) takes any "
+            "iterable of batches, and step= takes them as they are."
+        )
+
+    def for_inf_steps(self, train: bool = True, val: bool = True, test: bool = True) -> Self:
+        """Refused, since an epoch that does not end has no record: `for_steps` sets its length."""
+        raise UsageError(
+            "expected a number of steps, since an epoch has to end for its record: "
+            "for_steps(train_steps=1000) goes through the data as often as that takes."
+        )
+
+    def for_inf_train_steps(self) -> Self:
+        """As `for_inf_steps`."""
+        return self.for_inf_steps()
+
+    def for_inf_val_steps(self) -> Self:
+        """As `for_inf_steps`."""
+        return self.for_inf_steps()
+
+    def for_inf_test_steps(self) -> Self:
+        """As `for_inf_steps`."""
+        return self.for_inf_steps()
+
+    def with_inf_train_loader(self) -> Self:
+        """As `for_inf_steps`: `for_steps` goes through the data as often as an epoch takes."""
+        return self.for_inf_steps()
+
     def cpu(self) -> Self:
         """As `to("cpu")`."""
         self._trial.to("cpu")
@@ -137,8 +242,12 @@ class Forms:
         trial = self._trial
         return {**trial.state(), "network": trial.whole_state()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> Self:
+    def load_state_dict(self, state: dict[str, Any], resume: bool = True) -> Self:
         """Continues from what `state_dict()` returned.
+
+        Args:
+            state: What it returned.
+            resume: Whether to take up the training, too; else the weights alone.
 
         Raises:
             UsageError: If it is not the state of a trial.
@@ -148,6 +257,8 @@ class Forms:
             raise UsageError(f"expected what a trial's state_dict() returned, got {got:.200}.")
         trial = self._trial
         trial.set_whole_state(state["network"])
+        if not resume:
+            return self
         trial.set_state({name: part for name, part in state.items() if name != "network"})
         return self
 

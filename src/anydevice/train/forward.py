@@ -1,11 +1,12 @@
 """What the network and the loss make of one batch, in any of the shapes that a batch has."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map, tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from anydevice.errors import UsageError
 from anydevice.train.data.rows import sample_count
@@ -44,7 +45,8 @@ def _by_loss(loss: Loss | None) -> Forward:
                 output = network(*inputs)
             elif isinstance(batch, Mapping):
                 target = next((batch[name] for name in TARGETS if name in batch), None)
-                output = network(**(batch if loss is None else without_target(batch)))
+                inputs = with_labels(network, batch) if loss is None else without_target(batch)
+                output = network(**inputs)
             else:
                 target, output = batch, network(batch)
             made = output
@@ -64,6 +66,12 @@ def _note_shapes(error: Exception, batch: Any, output: Any) -> None:
     came = tree_map_only(Tensor, lambda tensor: f"{list(tensor.shape)} {tensor.dtype}", batch)
     where = "the network" if output is None else "the loss, after the network"
     error.add_note(f"raised in {where}, which got a batch of {came}: is it of the shape expected?")
+    doubles = any(t.dtype == torch.float64 for t in tree_leaves(batch) if isinstance(t, Tensor))
+    if doubles and "dtype" in str(error):
+        error.add_note(
+            "NumPy's numbers are float64 unless one asks, and the network's are not. Fix: give "
+            "float32, such as x.astype('float32') or x.float()."
+        )
     if isinstance(batch, Tensor) and output is not None:
         error.add_note(
             "The data has no targets, so the inputs are the targets too, as for an autoencoder. "
@@ -104,6 +112,16 @@ def _own_loss(output: Any) -> Any:
             'name it, such as Trial(network, "adam", "cross_entropy"), or give step=.'
         )
     return found
+
+
+def with_labels(network: nn.Module, batch: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A batch for a network that makes its own loss: of `labels`, where data sets say `label`."""
+    if "label" not in batch or "labels" in batch:
+        return batch
+    taken = inspect.signature(network.forward).parameters
+    if "label" in taken or "labels" not in taken:
+        return batch
+    return {("labels" if name == "label" else name): part for name, part in batch.items()}
 
 
 def _scalar(loss: Any) -> Tensor:

@@ -1,12 +1,14 @@
 """What a trial found out: one record an epoch, shown as a table or a picture."""
 
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from typing import Any
 
-from anydevice.errors import UsageError
+from anydevice.errors import UsageError, did_you_mean
 from anydevice.tables import Shown, Table
 from anydevice.text import UNSET, size_text
 
+IN_A_ROW = 3  # panels of a picture
 # Figures of a record that differ between two runs of the same training.
 SPEED = ("samples_per_second", "peak_bytes", "seconds")
 # Figures of a record that say how the training is doing, not how well the network does.
@@ -63,23 +65,34 @@ class History(Shown, list[dict[str, Any]]):
             The figure of matplotlib.
 
         Raises:
-            UsageError: If matplotlib is not installed.
+            UsageError: If matplotlib is not installed, there are no records, or a name is none of a
+                number in them.
 
         Example:
             >>> figure = history.plot(["loss"])
         """
-        pyplot = plotting()
-        shown = list(names) or self._measured()
-        figure, panels = pyplot.subplots(1, max(1, len(shown)), figsize=(5 * len(shown), 3.5))
-        for panel, name in zip([panels] if len(shown) < 2 else panels, shown, strict=False):
-            for line in (name, f"val_{name}"):
-                points = [(r["epoch"], r[line]) for r in self if line in r]
-                if points:
-                    panel.plot(*zip(*points, strict=True), marker="o", label=line)
-            panel.set_xlabel("epoch")
-            panel.legend()
-        figure.tight_layout()
-        return figure
+        measured = self._measured()
+        _refuse_others(names, measured, {name for record in self for name in record})
+        shown = list(names) or measured
+        rows, columns = -(-len(shown) // IN_A_ROW), min(IN_A_ROW, len(shown))
+        figure, panels = plotting().subplots(
+            rows, columns, figsize=(4.5 * columns, 3.5 * rows), squeeze=False
+        )
+        for panel, name in zip_longest(panels.flat, shown):
+            if name is None:
+                panel.set_visible(False)
+            else:
+                self._draw(panel, name)
+        return drawn(figure)
+
+    def _draw(self, panel: Any, name: str) -> None:
+        for line in (name, f"val_{name}"):
+            points = [(r["epoch"], r[line]) for r in self if r.get(line) is not None]
+            if points:
+                panel.plot(*zip(*points, strict=True), marker="o", label=line)
+        panel.set_xlabel("epoch")
+        panel.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+        panel.legend()
 
     def _measured(self) -> list[str]:
         aside = ("epoch", "skipped")
@@ -103,9 +116,36 @@ def plotting() -> Any:
     return pyplot
 
 
+def drawn(figure: Any) -> Any:
+    """The figure, laid out; a notebook shows it once, as what the cell returns."""
+    figure.set_layout_engine("constrained")
+    pyplot = plotting()
+    if "inline" in pyplot.get_backend():  # which would show each that is open once more
+        pyplot.close(figure)
+    return figure
+
+
+def _refuse_others(names: Any, measured: Sequence[str], there: set[str]) -> None:
+    if isinstance(names, str):
+        raise UsageError(f"expected names as a list, got {names!r}: write plot([{names!r}]).")
+    if not measured:
+        raise UsageError("expected records to plot, got none: run the trial first.")
+    for name in names:
+        if name not in there | set(measured):
+            hint = did_you_mean(name, measured)
+            raise UsageError(f"expected names of figures in the records, got {name!r}: {hint}")
+        if name not in measured and not is_health(name):
+            raise UsageError(
+                f"expected names of figures that are one number, got {name!r}: a sweep's report "
+                "draws it, and trial.confusion().plot() a confusion matrix."
+            )
+
+
 def _text(name: str, figure: Any) -> str:
     if figure is None:
         return UNSET
     if name == "peak_bytes":
         return size_text(figure)
+    if isinstance(figure, float) and 1e4 <= abs(figure) < 1e9:
+        return f"{figure:,.0f}"
     return f"{figure:.4g}" if isinstance(figure, float) else str(figure)

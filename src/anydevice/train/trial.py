@@ -14,8 +14,10 @@ from torch.optim import Optimizer
 from anydevice.devices.choose import DeviceLike, exact, pick, try_gpu
 from anydevice.devices.move import move
 from anydevice.errors import UsageError, names_checked
+from anydevice.tables import show_text
 from anydevice.train import shortage, state
 from anydevice.train.callbacks.callback import checked
+from anydevice.train.callbacks.progress import line_of
 from anydevice.train.callbacks.schedule import scheduled, with_schedule
 from anydevice.train.checkpoint.checkpoints import Checkpoints, malformed, read
 from anydevice.train.checkpoint.resume import NAMED, Keeper, of_all_ranks, of_this_rank
@@ -72,6 +74,7 @@ class Trial(Questions, Forms):
         step: Your own function of network and batch, for batches of any shape. It returns the
             loss, `(loss, output)`, or a dictionary with `"loss"` and `"output"`.
         criterion: Another name for `loss`.
+        verbose: Whether runs show progress, unless `run` says otherwise.
 
     Attributes:
         history: One record for each epoch; see `History`.
@@ -100,6 +103,7 @@ class Trial(Questions, Forms):
         *,
         step: Step | None = None,
         criterion: str | Loss | None = None,
+        verbose: bool | int = True,
     ) -> None:
         if loss is not None and criterion is not None:
             raise UsageError("expected one loss, got loss= and criterion=: leave one out.")
@@ -114,6 +118,7 @@ class Trial(Questions, Forms):
         self.precision = precision_of("fp32", _home(network))
         self.sets = Sets(_home(network))
         self.frozen = Frozen()
+        self.verbose = bool(verbose)
         self.stopped = False
         self.max_epochs: int | None = None  # of fit()
         self.epochs = 0  # that the run under way, or the last one, goes to
@@ -310,12 +315,15 @@ class Trial(Questions, Forms):
         train: Any = None,
         val: Any = None,
         test: Any = None,
+        train_steps: int | None = None,
+        val_steps: int | None = None,
+        test_steps: int | None = None,
     ) -> Self:
         """Sets the data: tensors, arrays, a Dataset, a DataLoader or any iterable of batches.
 
         Args:
-            train_generator: The data to train on; or a DataModule with `train_dataloader()`, which
-                may have the other sets too.
+            train_generator: The data to train on; or a DataModule with `train_dataloader()`, or a
+                dictionary of sets, which may have the other sets too.
             val_generator: The data to measure on after each epoch.
             test_generator: The data that `evaluate()` measures on where there is none of these.
             batch_size: The size of a batch, for data that comes without batches.
@@ -323,6 +331,9 @@ class Trial(Questions, Forms):
             train: Another name for `train_generator`.
             val: Another name for `val_generator`.
             test: Another name for `test_generator`.
+            train_steps: The batches of an epoch; see `for_steps`.
+            val_steps: The batches of the validation after it.
+            test_steps: The batches of the test data.
 
         Raises:
             UsageError: If a set is given twice, or the batch size is not a whole number above 0.
@@ -343,7 +354,7 @@ class Trial(Questions, Forms):
                 raise UsageError(f"expected {name} data once, got {name}_generator= and {name}=.")
             if (data := same if data is None else data) is not None:
                 self.sets.give(name, data, batch_size, shuffle and name == "train")
-        return self
+        return self.for_steps(train_steps, val_steps, test_steps)
 
     @names_checked
     def checkpoint(self, folder: str | Path, *, every: int | None = None, keep: int = 2) -> Self:
@@ -369,12 +380,13 @@ class Trial(Questions, Forms):
     # ---- what it does ----
 
     @names_checked
-    def run(self, epochs: int, verbose: bool = True) -> History:
+    def run(self, epochs: int = 1, verbose: bool | int | None = None) -> History:
         """Trains until the history has this many epochs; a second call continues from there.
 
         Args:
             epochs: The number of epochs, with those already done.
-            verbose: Whether to show a progress bar and a line for each epoch.
+            verbose: Whether to show a progress bar and a line for each epoch; without it, or with
+                -1, as the trial was told.
 
         Returns:
             The history, with a record for each epoch.
@@ -397,7 +409,7 @@ class Trial(Questions, Forms):
             watch = stack.enter_context(self._together())
             stack.enter_context(self.settings())
             job.optimizer = self.optimizer
-            react = reactions_of(self, verbose)
+            react = reactions_of(self, self.verbose if verbose in (None, -1) else bool(verbose))
             self.stopped, job.batches = False, 0  # an epoch that was broken off starts anew
             if self.keeper:
                 stack.enter_context(self.keeper.listening(watch))
@@ -425,7 +437,12 @@ class Trial(Questions, Forms):
 
     @names_checked
     def evaluate(
-        self, data: Any = None, *, batch_size: int = 1000, data_key: Any = None
+        self,
+        data: Any = None,
+        *,
+        batch_size: int = 1000,
+        data_key: Any = None,
+        verbose: bool | int = False,
     ) -> dict[str, float]:
         """Measures the metrics.
 
@@ -433,6 +450,7 @@ class Trial(Questions, Forms):
             data: The data; without it, the validation data of the trial, or else its test data.
             batch_size: The size of a batch, for data that comes without batches.
             data_key: Instead of data, which of the trial's own: "train", "val" or "test".
+            verbose: Whether to print the figures.
 
         Returns:
             The figures by the names of the metrics.
@@ -445,13 +463,24 @@ class Trial(Questions, Forms):
             if data is not None:
                 if data_key is not None:
                     raise UsageError("expected data or a data_key, got both: leave one out.")
-                return measured(self, self.sets.shared(data, batch_size))
-            default = "val" if "val" in self.sets.given else "test"
-            name = default if data_key is None else set_named(data_key)
-            return measured(self, self.sets.named(name))
+                figures = measured(self, self.sets.shared(data, batch_size))
+            else:
+                default = "val" if "val" in self.sets.given else "test"
+                name = default if data_key is None else set_named(data_key)
+                figures = measured(self, self.sets.named(name))
+        if verbose > 0:
+            show_text(line_of(figures))
+        return figures
 
     @names_checked
-    def predict(self, data: Any = None, *, batch_size: int = 1000, data_key: Any = None) -> Any:
+    def predict(
+        self,
+        data: Any = None,
+        *,
+        batch_size: int = 1000,
+        data_key: Any = None,
+        verbose: bool | int = False,
+    ) -> Any:
         """Runs the network on all of `data`.
 
         Args:
@@ -459,6 +488,7 @@ class Trial(Questions, Forms):
                 data of the trial.
             data_key: Instead of data, which of the trial's own: "train", "val" or "test".
             batch_size: The size of a batch, for data that comes without batches.
+            verbose: Of no effect: there is nothing to show.
 
         Returns:
             The outputs of all batches joined, on the CPU.

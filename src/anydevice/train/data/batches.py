@@ -13,7 +13,13 @@ from torch.utils.data.dataloader import default_collate
 from anydevice.devices.load import load_of
 from anydevice.devices.move import move
 from anydevice.errors import UsageError
-from anydevice.train.data.samples import Samples, collate, make_known, samples_of
+from anydevice.train.data.samples import (
+    Samples,
+    collate,
+    make_known,
+    makes_batches,
+    samples_of,
+)
 
 # Data up to this share of the free memory stays on the device; the remainder is for the training.
 RESIDENT_SHARE = 0.5
@@ -121,7 +127,10 @@ def batches_of(
             return Resident(tensors, batch_size, order(len(tensors[0])))
         return _sent(Resident(tensors, batch_size, order(len(tensors[0]))), device)
     if isinstance(data, IterableDataset):
-        data = DataLoader(data, batch_size)
+        whole = makes_batches(data)
+        data = DataLoader(
+            data, None if whole else batch_size, collate_fn=None if whole else collate
+        )
     if isinstance(data, DataLoader):
         return _sent(_seeded_each_epoch(data), device)
     if isinstance(data, Dataset) and hasattr(data, "__getitem__"):
@@ -135,7 +144,7 @@ def batches_of(
 
 
 def tensors_of(data: Any) -> tuple[Tensor, ...] | None:
-    """The tensors that data consists of: `(x, y)`, one tensor, NumPy arrays, a TensorDataset.
+    """The tensors that data consists of: `(x, y)`, one tensor, arrays, tables, a TensorDataset.
 
     Of a Subset of such data, its rows.
     """
@@ -145,8 +154,20 @@ def tensors_of(data: Any) -> tuple[Tensor, ...] | None:
         return tuple(tensor[rows.to(tensor.device)] for tensor in whole) if whole else None
     held = data.tensors if _holds_tensors(data) else data
     parts = held if isinstance(held, tuple) else (held,)
-    found = tuple(torch.from_numpy(p) if isinstance(p, np.ndarray) else p for p in parts)
+    found = tuple(map(_as_tensor, parts))
     return found if found and all(isinstance(part, Tensor) for part in found) else None
+
+
+def _as_tensor(part: Any) -> Any:
+    """Arrays of NumPy, tables and columns of pandas and polars, and lists of numbers as tensors."""
+    if isinstance(part, np.ndarray):
+        return torch.from_numpy(part)
+    if hasattr(part, "to_numpy"):
+        return torch.from_numpy(np.array(part.to_numpy()))  # which may be read-only
+    number = part
+    while isinstance(number, list) and number:
+        number = number[0]
+    return torch.tensor(part) if number is not part and isinstance(number, (int, float)) else part
 
 
 def collated(data: Any) -> Any:

@@ -14,7 +14,7 @@ from anydevice.errors import UsageError
 
 
 class Samples(Dataset[Any]):
-    """A sequence of samples that are dictionaries, such as a list or a data set of Hugging Face."""
+    """A sequence of samples, such as a list of dictionaries or a data set of Hugging Face."""
 
     def __init__(self, data: Any) -> None:
         self.data = data
@@ -27,10 +27,11 @@ class Samples(Dataset[Any]):
 
 
 def samples_of(data: Any) -> Any:
-    """The data as a Dataset, if it is a sequence of samples that are dictionaries; else as it is.
+    """The data as a Dataset, if it is a sequence of single samples; else as it is.
 
-    A list of batches that are dictionaries is one of batches: all of a batch's values are tensors
-    with as many rows.
+    Samples are dictionaries, or tuples with a plain number, such as a tensor and its class. A list
+    of batches that are dictionaries is one of batches: all of a batch's values are tensors with as
+    many rows.
     """
     indexed = hasattr(data, "__getitem__") and hasattr(data, "__len__")
     others = (Tensor, Mapping, tuple, str, DataLoader)
@@ -39,9 +40,10 @@ def samples_of(data: Any) -> Any:
     if isinstance(data, Dataset):
         return data
     first = data[0]
-    if isinstance(first, Mapping) and not _is_batch(first):
-        return Samples(data)
-    return data
+    if isinstance(first, Mapping):
+        return data if _is_batch(first) else Samples(data)
+    pair = isinstance(first, tuple) and any(isinstance(part, (int, float)) for part in first)
+    return Samples(data) if pair else data
 
 
 def _is_batch(sample: Mapping[str, Any]) -> bool:
@@ -93,14 +95,34 @@ def _unflatten(values: Any, context: Any) -> Any:
     return made
 
 
-# ---- modules of data ----
+def makes_batches(data: Any) -> bool:
+    """Whether a stream of WebDataset puts its samples together itself."""
+    stages, whole = getattr(data, "pipeline", None), False
+    for stage in stages if isinstance(stages, list) else []:
+        name = getattr(getattr(stage, "f", None), "__name__", "")
+        if isinstance(stage, DataLoader):
+            whole = stage.batch_size is not None or makes_batches(stage.dataset)
+        elif "batched" in name:
+            whole = "unbatched" not in name
+    return whole
+
+
+# ---- several sets in one ----
+
+SETS = {
+    "train": ("train",),
+    "val": ("validation", "val", "valid", "dev", "eval"),
+    "test": ("test",),
+}
 
 
 def loaded(module: Any) -> dict[str, Any]:
-    """The sets of a DataModule, as Lightning's and d2l's, by name; none of other data.
+    """The sets of a DataModule, as Lightning's and d2l's, or of a dictionary of sets, by name.
 
-    It is prepared as its framework's trainer would.
+    A module is prepared as its framework's trainer would. Other data has none.
     """
+    if isinstance(module, Mapping):
+        return _of_a_dictionary(module)
     if not callable(getattr(module, "train_dataloader", None)) or isinstance(module, type):
         return {}
     for name, arguments in (("prepare_data", ()), ("setup", ("fit",))):
@@ -116,3 +138,11 @@ def loaded(module: Any) -> dict[str, Any]:
         if loader is not None:
             found[name] = loader
     return found
+
+
+def _of_a_dictionary(sets: Mapping[str, Any]) -> dict[str, Any]:
+    """Such as Hugging Face's DatasetDict: train, validation, test."""
+    if "train" not in sets or isinstance(sets["train"], Tensor):
+        return {}
+    named = {name: next((key for key in keys if key in sets), None) for name, keys in SETS.items()}
+    return {name: sets[key] for name, key in named.items() if key is not None}
