@@ -45,8 +45,9 @@ def _by_loss(loss: Loss | None) -> Forward:
                 output = network(*inputs)
             elif isinstance(batch, Mapping):
                 target = next((batch[name] for name in TARGETS if name in batch), None)
-                inputs = with_labels(network, batch) if loss is None else without_target(batch)
-                output = network(**inputs)
+                output = network(
+                    **(with_labels(network, batch) if loss is None else without_target(batch))
+                )
             else:
                 target, output = batch, network(batch)
             made = output
