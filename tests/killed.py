@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 import anydevice as ad
 from anydevice import virtual
 from anydevice.sweep.results.results import Results
+from anydevice.train.callbacks import Callback
 from anydevice.train.history import SPEED
 
 RANKS = {"ddp": 2, "fsdp": 2}  # those of several processes
@@ -32,6 +33,17 @@ class Noisy(Dataset[tuple[Tensor, Tensor]]):
         return self.x[row] + self.noise * torch.randn(4), self.y[row]
 
 
+class Met(Callback):
+    """Leaves a file for each rank that has met the others."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def on_start(self, trial: ad.Trial) -> None:
+        if trial.ranks:
+            (self.folder / f"met-{trial.ranks.rank}").touch()
+
+
 def data_of(kind: str, x: Tensor, y: Tensor) -> Any:
     """The tensors, or a loader with workers; persistent ones start anew, and so draw no noise."""
     if kind not in ("workers", "persistent"):
@@ -50,7 +62,8 @@ def trained(kind: str, folder: Path) -> list[Any]:
     y = (x.sum(1) > 0).long()
     layers = nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(), nn.Linear(8, 2)
     network = nn.Sequential(*layers)
-    trial = ad.Trial(network, "adam", "cross_entropy", metrics=["loss", "accuracy"])
+    metrics, callbacks = ["loss", "accuracy"], [Met(folder)]
+    trial = ad.Trial(network, "adam", "cross_entropy", metrics, callbacks)
     trial.to(*(("cuda:0", "fp16") if kind == "amp" else ("cpu",)))
     if kind in RANKS:
         trial.with_options(strategy=kind)

@@ -4,7 +4,9 @@ python -m tests.kills --kills 1000          in turns of all kinds, half of them 
 python -m tests.kills --kills 20 --only ddp fsdp --seed 3
 
 A kill is SIGKILL: at a random instant, or before the n-th write of any of its processes, for each n
-there is. Of several processes one is killed, or all at once, as when the machine goes down.
+there is. Of several processes one is killed, or all at once, as when the machine goes down. Those
+that are left have to end by themselves; while they have not met yet, this program ends them, as
+torchrun does.
 
 Note [Kills that cost little]
 
@@ -46,6 +48,8 @@ from .sweep.sweeping import Forked
 
 WRITES = ("open", "write", "fsync", "mkdir", "chmod", "rename", "replace", "unlink", "rmdir")
 PATIENCE = 300.0  # seconds, after which a training hangs
+ALONE = 30.0  # seconds that ranks have to end by themselves when one was killed
+MOMENT = 0.005  # seconds; an instant is up to so long after a write
 
 
 class Count:
@@ -71,7 +75,7 @@ class Training:
         self.folder, self.fatal, self.together = folder, fatal, together
         self.writes, world = Count(), killed.RANKS.get(kind, 1)
         folder.mkdir(exist_ok=True)
-        for left in folder.glob("end-*"):
+        for left in [*folder.glob("end-*"), *folder.glob("met-*")]:
             left.unlink()
         port = _free_port() if world > 1 else 0
         self.began = time.monotonic()
@@ -125,6 +129,14 @@ class Training:
                 return len(self.codes) == len(self.pids)
             time.sleep(0.002)
 
+    def reaches(self, writes: int) -> bool:
+        """Whether it comes to have made so many writes; else it has ended."""
+        while self.writes.value < writes:
+            if self.wait(0):
+                return False
+            time.sleep(0.0005)
+        return True
+
     def kill(self, pids: list[int]) -> None:
         for pid in pids:
             if pid not in self.codes:
@@ -132,8 +144,15 @@ class Training:
 
     def finished(self) -> bool:
         """Waits for all to end; whether they did by themselves and well."""
-        if not self.wait(PATIENCE):
+        while not self.codes and not self.wait(0) and time.monotonic() < self.began + PATIENCE:
+            time.sleep(0.002)
+        died = -signal.SIGKILL in self.codes.values()
+        if not self.wait(ALONE if died else PATIENCE):
             self.kill(self.pids)
+            met = len(list(self.folder.glob("met-*")))
+            if died and met < len(self.pids) > 1:
+                self.wait(PATIENCE)
+                return False
             raise AssertionError(f"it hangs:\n{self.said()}")
         assert -signal.SIGKILL in self.codes.values() or not any(self.codes.values()), self.said()
         return not any(self.codes.values())
@@ -176,30 +195,30 @@ def own_folder() -> Iterator[Path]:
 
 
 @cache
-def left_alone(kind: str) -> tuple[list[Any], int, float]:
-    """What it ends with when nothing disturbs it, its writes, and its seconds."""
+def left_alone(kind: str) -> tuple[list[Any], int]:
+    """What it ends with when nothing disturbs it, and its writes."""
     with own_folder() as folder:
         training = Training(kind, folder)
         assert training.finished(), training.said()
-        seconds = time.monotonic() - training.began
         ends = training.ends()
         assert ends, training.said()
         assert all(end == ends[0] for end in ends)
-        return ends[0], training.writes.value, seconds
+        return ends[0], training.writes.value
 
 
 def killed_until_it_ends(
     kind: str, folder: Path, chance: random.Random, points: Iterator[int], most: int
 ) -> Counter[str]:
     """One training, killed at a write, then at random instants until it comes to its end."""
-    expected, _, seconds = left_alone(kind)
+    expected, writes = left_alone(kind)
     kills: Counter[str] = Counter()
     for number in range(most + 1):
         together = chance.random() < 0.5
         at_write = not number % 2 and number < most
         fatal = next(points) if at_write else -1
         training = Training(kind, folder, fatal, together=together)
-        if number % 2 and number < most and not training.wait(chance.uniform(0, seconds)):
+        if number % 2 and number < most and training.reaches(chance.randrange(writes)):
+            time.sleep(chance.uniform(0, MOMENT))
             training.kill(training.pids if together else training.pids[-1:])
         done = training.finished()
         if kind == "sweep" and (folder / "sweep" / "sweep.json").exists():

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import anydevice as ad
 from anydevice.devices.absence import Surroundings, diagnose, why_no_gpu
 
 CUDA_BUILD = Surroundings(
@@ -110,6 +111,13 @@ def test_this_machine_has_a_reason() -> None:
     assert absence
     if torch.version.cuda is None:
         assert absence.cause == "CPU-only build"
+
+
+@pytest.mark.skipif(bool(torch.version.cuda), reason="a build for CUDA has the function")
+def test_a_function_that_a_cpu_build_lacks_is_explained() -> None:
+    with pytest.raises(AttributeError) as caught:
+        torch.cuda.set_device(0)
+    assert "is a CPU-only build" in ad.explain(caught.value)
 
 
 DRIVER = """

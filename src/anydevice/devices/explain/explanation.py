@@ -30,7 +30,7 @@ _ABSENT = re.compile(
     r"not compiled with \w+ enabled|Found no NVIDIA driver|driver on your system is too old"
     r"|No CUDA GPUs are available|is not linked with support for \w+ devices"
     r"|accelerator device when none is available|generator without ATen_cuda library"
-    r"|invalid device ordinal"
+    r"|invalid device ordinal|module 'torch._C' has no attribute '_cuda_"
 )
 
 
