@@ -386,7 +386,7 @@ class Trial(Questions, Forms):
         Args:
             epochs: The number of epochs, with those already done.
             verbose: Whether to show a progress bar and a line for each epoch; without it, or with
-                -1, as the trial was told.
+                -1, as the trial's own `verbose` says.
 
         Returns:
             The history, with a record for each epoch.
