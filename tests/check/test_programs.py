@@ -10,6 +10,7 @@ from anydevice.check import failures
 from anydevice.check.checking import checked
 from anydevice.check.report import Report
 from anydevice.check.rules import RULES
+from anydevice.check.run import Job, run
 from anydevice.check.settings import Settings
 from anydevice.plan.cluster.world import World
 from anydevice.plan.hollow.program import Program
@@ -31,11 +32,14 @@ def report_of(program: str, folder: Path, how: str = "") -> Report:
 def look_at(name: str, folder: Path) -> None:
     """The mistake is found at its line, and nothing is found in the twin."""
     both = pair(name)
-    found = report_of(both.bad, folder, both.how).findings
-    places = [(one.rule, one.site.line) for one in found]
+    found = report_of(both.bad, folder, both.how)
+    places = [(one.rule, one.site.line) for one in (*found.findings, *found.hints)]
     assert any(r == both.rule and both.line in (None, line) for r, line in places), places
     shutil.rmtree(folder / "__pycache__", ignore_errors=True)
-    assert report_of(both.good, folder, both.how).findings == []
+    good = report_of(both.good, folder, both.how)
+    assert good.findings == []
+    hints = {hint.rule for hint in good.hints}
+    assert both.rule == "waits-for-data" or both.rule not in hints
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -61,14 +65,33 @@ def test_each_mistake_is_found_and_its_twin_is_clean(name: str, tmp_path: Path) 
     look_at(name, tmp_path)
 
 
-PRICED = ("cache_emptied", "channels_first", "made_on_the_host", "one_kernel_each", "sent_again")
+PRICED = (
+    *("cache_emptied", "channels_first", "made_on_the_host", "one_kernel_each", "sent_again"),
+    *("bucket_copies", "launched_one_by_one", "small_buckets"),
+)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", PRICED)
 def test_what_a_finding_costs_is_what_the_changed_program_saves(name: str, tmp_path: Path) -> None:
     both = pair(name)
-    bad, good = (report_of(text, tmp_path) for text in (both.bad, both.good))
-    (cost,) = (one.seconds for one in (*bad.findings, *bad.small) if one.rule == both.rule)
+    bad, good = (report_of(text, tmp_path, both.how) for text in (both.bad, both.good))
+    all_found = (*bad.findings, *bad.small, *bad.hints)
+    (cost,) = (one.seconds for one in all_found if one.rule == both.rule)
     saved = bad.step["h100"] - good.step["h100"]
     assert cost["h100"] == pytest.approx(saved, rel=0.1)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["outputs_kept", "activations_kept"])
+def test_what_a_finding_takes_is_what_the_changed_program_frees(name: str, tmp_path: Path) -> None:
+    both, file = pair(name), tmp_path / "train.py"
+    peaks = []
+    for text in (both.bad, both.good):
+        file.write_text(text)
+        found = run(Job(Program((str(file),)), "train.py", ("t4", "h100")))
+        peaks.append(found.peak)
+        taken = [one.bytes for one in found.findings if one.rule == both.rule]
+        if text == both.bad:
+            (size,) = taken
+    assert size == pytest.approx(peaks[0] - peaks[1], rel=0.1)

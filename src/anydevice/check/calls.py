@@ -165,7 +165,11 @@ class Heard:
         def registered(self: nn.Module, name: str, param: Any) -> tuple[str, Info]:
             return "parameter", {"parameter": param, "name": name}
 
+        def deep(self: nn.Parameter, memo: Any) -> tuple[str, Info]:
+            return "deepcopy", {"parameter": id(self)}
+
         self._wrap(nn.Module, "train", mode)
+        self._wrap(nn.Parameter, "__deepcopy__", deep)
         self._wrap(nn.Module, "register_parameter", registered)
         self._wrap(Optimizer, "__init__", lambda made, *a, **k: ("optimizer", {"optimizer": made}))
 

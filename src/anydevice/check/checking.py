@@ -13,9 +13,11 @@ from anydevice.devices.catalogue import card
 from anydevice.errors import UsageError
 from anydevice.plan.cluster.world import World
 from anydevice.plan.hollow.failures import CannotPlanError
-from anydevice.plan.hollow.steps import WHOLE
+from anydevice.plan.hollow.steps import STEP, UPDATE
 from anydevice.plan.subjects import Subject, subject_of
 from anydevice.train.trial import Trial
+
+TRAINING = (STEP, UPDATE)
 
 
 @overload
@@ -105,7 +107,7 @@ def checked(
         raise UsageError(f"expected at least one GPU and one kind, got {num_gpus} and {kinds}.")
     job = Job(subject, subject.name, kinds, num_gpus, world, portable)
     found = run(job, hollow=hollow, shown=not quiet)
-    if found.failure and not found.findings and (not found.steps or found.unit == WHOLE):
+    if found.failure and not found.findings and (not found.steps or found.unit not in TRAINING):
         raise CannotPlanError(f"expected a program that runs, got {found.failure}", found.details)
     if found.failure:
         found.notes.append(f"The program failed at {found.failure}. The findings are until then.")

@@ -10,12 +10,22 @@ from anydevice.check.trace import Seen, Span, Trace
 from anydevice.devices.catalogue import Card
 from anydevice.plan.time.predict import Simulation
 from anydevice.plan.time.rates import Rates
-from anydevice.plan.time.work import Work
+from anydevice.plan.time.work import HostTime, Work
+
+Beside = dict[tuple[str, int], tuple[float, int]]  # by line: seconds for a batch, and workers
 
 
-def seconds(work: Iterable[Seen], card: Card, gpus: int = 1) -> float:
-    """How long this work takes as one step among many."""
-    return Simulation(Rates(card), gpus).seconds(Work([one.entry for one in work]), False)
+def seconds(work: Sequence[Seen], card: Card, gpus: int = 1, beside: Beside | None = None) -> float:
+    """How long this work takes as one step among many: at least as long as workers take for it."""
+    simulated = Simulation(Rates(card), gpus).seconds(Work([one.entry for one in work]), False)
+    fetched = [one.site.own for one in work if is_fetched(one)]
+    each = ((beside or {}).get(own, (0.0, 1)) for own in fetched)
+    return max(simulated, sum(spent / max(1, workers) for spent, workers in each))
+
+
+def is_fetched(one: Seen) -> bool:
+    """Whether it is the fetch of a batch."""
+    return isinstance(one.entry, HostTime) and one.entry.name == "data"
 
 
 class Prices:
@@ -23,6 +33,7 @@ class Prices:
 
     def __init__(self, trace: Trace, cards: Sequence[Card], gpus: int = 1) -> None:
         self.trace, self.cards, self.gpus = trace, cards, gpus
+        self._beside: Beside = trace.facts.get("beside", {})
         self._spans: dict[tuple[Span, str], float] = {}
 
     @cached_property
@@ -39,8 +50,7 @@ class Prices:
                 continue
             changed = list(finding.change(self.trace.work(span)))
             finding.seconds = {
-                card.kind: (self._of(span, card) - seconds(changed, card, self.gpus))
-                * finding.steps
+                card.kind: (self._of(span, card) - self._seconds(changed, card)) * finding.steps
                 for card in self.cards
             }
 
@@ -65,9 +75,12 @@ class Prices:
         for finding in findings:
             if finding.change is not None and finding.per != "evaluation batch":
                 work = list(finding.change(work))
-        return {card.kind: seconds(work, card, self.gpus) for card in self.cards}
+        return {card.kind: self._seconds(work, card) for card in self.cards}
+
+    def _seconds(self, work: Sequence[Seen], card: Card) -> float:
+        return seconds(work, card, self.gpus, self._beside)
 
     def _of(self, span: Span, card: Card) -> float:
         if (span, card.kind) not in self._spans:
-            self._spans[span, card.kind] = seconds(self.trace.work(span), card, self.gpus)
+            self._spans[span, card.kind] = self._seconds(self.trace.work(span), card)
         return self._spans[span, card.kind]

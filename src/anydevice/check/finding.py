@@ -34,6 +34,7 @@ class Finding:
         steps: In which share of the steps it happens.
         least: The share of a step on one of the cards below which it is not worth a line.
         least_seconds: The same in seconds.
+        hint: Whether it is a change to consider and no mistake: it fails no check.
     """
 
     rule: str
@@ -50,6 +51,7 @@ class Finding:
     steps: float = 1.0
     least: float = 0.0
     least_seconds: float = 0.0
+    hint: bool = False
     change: Change | None = field(default=None, repr=False)
     span: Span | None = field(default=None, repr=False)
 
@@ -133,6 +135,8 @@ class Recurring:
         return source.made_on == one.site.own or source.made_at >= self.span.begin > 0
 
 
+Pair = tuple[Span, list[Seen]]
+
 REPEATED = 3  # times that a line runs in a program of one step
 OFTEN = 0.5  # of the steps: what is rarer costs little
 
@@ -147,7 +151,7 @@ def recurring(trace: Trace, wanted: Callable[[Seen], bool]) -> Iterator[Recurrin
             key = site.own, site.library
             each = [(span, _of_site(trace, span, wanted, key)) for span in group]
             having = [(span, seen) for span, seen in each if seen]
-            rare = len(having) < OFTEN * len(group)
+            rare = len(having) < OFTEN * len(group) or _only_first(trace, group, having)
             once = len(group) == 1 and len(all_seen) < REPEATED
             if key in found or rare or once:
                 continue
@@ -157,6 +161,16 @@ def recurring(trace: Trace, wanted: Callable[[Seen], bool]) -> Iterator[Recurrin
             yield Recurring(
                 site, seen, len(all_seen) / len(having), per, len(having) / len(group), span
             )
+
+
+def _only_first(trace: Trace, group: list[Span], having: list[Pair]) -> bool:
+    """Whether it happens in the first step of an epoch alone, as `if i % 100 == 0` does.
+
+    Epochs are cut short, so that this is rarer than it looks.
+    """
+    begun = [call.at for call in trace.named("iterate")]
+    first = {span for span in group if any(span.begin <= at < span.end for at in begun)}
+    return len(first) < len(group) and all(span in first for span, _ in having)
 
 
 def _within(trace: Trace, spans: list[Span], wanted: Callable[[Seen], bool]) -> Iterator[Seen]:

@@ -83,6 +83,12 @@ def graded(optimizer: Optimizer) -> bool:
     return any(p.grad is not None for p in trained_by(optimizer))
 
 
+def dtype_of(optimizer: Optimizer) -> str:
+    """The dtype of its first parameter."""
+    first = next(iter(trained_by(optimizer)), None)
+    return "" if first is None else str(first.dtype).removeprefix("torch.")
+
+
 def size_of(optimizer: Optimizer) -> int:
     """The bytes of its parameters on GPUs."""
     return sum(p.nbytes for p in trained_by(optimizer) if not is_lazy(p) and p.is_cuda)

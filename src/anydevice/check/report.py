@@ -34,6 +34,7 @@ class Report(Shown):
         gpus: The kinds of GPU that it was checked for.
         findings: What was found.
         small: Findings that cost less than 0.1 ms and 0.5% of a step on each card.
+        hints: Changes to consider that would save more: they are no mistakes and fail no check.
         step: Seconds of a step, by kind of GPU.
         fixed: Seconds of a step once everything in `findings` and `small` is fixed.
         notes: What was assumed, as sentences.
@@ -49,6 +50,7 @@ class Report(Shown):
     settings: Settings
     findings: list[Finding] = field(default_factory=list)
     small: list[Finding] = field(default_factory=list)
+    hints: list[Finding] = field(default_factory=list)
     step: dict[str, float] = field(default_factory=dict)
     fixed: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -71,7 +73,7 @@ class Report(Shown):
             if finding.rule in self.settings.ignore or _is_accepted(finding):
                 continue
             listed = self.small if _is_small(finding, checked.step) else self.findings
-            listed.append(finding)
+            (self.hints if finding.hint else listed).append(finding)
 
     @property
     def errors(self) -> list[Finding]:
@@ -95,6 +97,7 @@ class Report(Shown):
             "fixed_seconds": self.fixed,
             "findings": [finding.to_dict() for finding in self.findings],
             "small": [finding.to_dict() for finding in self.small],
+            "hints": [finding.to_dict() for finding in self.hints],
             "notes": self.notes,
         }
 
@@ -124,6 +127,8 @@ class Report(Shown):
             yield self._table()
         if self.small:
             yield Text(self._small())
+        for hint in self.hints:
+            yield Text(_hint(hint))
         if self.notes:
             yield Text("\n".join(self.notes), style="dim")
 
@@ -149,7 +154,8 @@ class Report(Shown):
                                *(_cost(finding, gpu) for gpu in self.gpus)))  # fmt: skip
             table.rows.append(("", f"Fix: {finding.fix}", "", *[""] * len(self.gpus)))
         if self.step and self.unit != WHOLE:
-            for name, times in ((f"a {self.unit} now", self.step), ("after all fixes", self.fixed)):
+            now = f"the {self.unit} now"
+            for name, times in ((now, self.step), ("after all fixes", self.fixed)):
                 cells = [duration_text(times.get(gpu, 0.0)) for gpu in self.gpus]
                 table.rows.append(("", name, "", *cells))
         return table
@@ -159,6 +165,16 @@ class Report(Shown):
         texts = ", ".join(f"{duration_text(max(0.0, s))} on {g}" for g, s in costs.items())
         lines = ", ".join(dict.fromkeys(f"{f.site} ({f.rule})" for f in self.small))
         return f"Small, {texts} together: {lines}."
+
+
+def _hint(hint: Finding) -> str:
+    """What could be saved, and what that costs."""
+    word = "saves" if hint.kind == "slow" else "costs"
+    costs = {gpu: s if hint.kind == "slow" else -s for gpu, s in hint.seconds.items()}
+    times = ", ".join(f"{duration_text(max(0.0, s))} on {gpu}" for gpu, s in costs.items())
+    place = f" at {hint.site}" if hint.site else ""
+    price = f" It {word} {times} per step." if times else ""
+    return f"Hint, {hint.rule}{place}: {hint.what} Try: {hint.fix}.{price}"
 
 
 def _lines(finding: Finding) -> str:

@@ -161,12 +161,14 @@ def _watched(job: Job, hollow: bool, rank: int) -> Checked:
 
 def examined(trace: Trace, kinds: Sequence[str], gpus: int = 1) -> Checked:
     """What the rules find in a trace, with prices."""
+    trace.facts["smallest"] = min(card(kind).memory for kind in kinds)
     found = [finding for rule in RULES for finding in rule.find(trace)]
     prices = Prices(trace, [card(kind) for kind in kinds], gpus)
     prices.set(found)
     found = [finding for finding in found if _is_worth_a_line(finding, prices.step)]
-    fixed = prices.fixed(found)
-    prices.set_together(found, fixed)
+    mistakes = [finding for finding in found if not finding.hint]
+    fixed = prices.fixed(mistakes)
+    prices.set_together(mistakes, fixed)
     plain = [replace(finding, change=None, span=None) for finding in found]
     checked = Checked(plain, prices.step, fixed, len(trace.steps), trace.unit, trace.hollow)
     if usual := trace.usual:
@@ -181,7 +183,7 @@ def examined(trace: Trace, kinds: Sequence[str], gpus: int = 1) -> Checked:
 
 def _is_worth_a_line(finding: Finding, step: dict[str, float]) -> bool:
     """Whether it costs what its rule asks for on any of the cards."""
-    if not finding.seconds:
+    if not finding.seconds or finding.kind == "memory":
         return True
     costly = max(finding.seconds.values()) >= finding.least_seconds
     return costly and finding.share(step) >= finding.least

@@ -92,8 +92,7 @@ def _parsed(file: str, version: object) -> tuple[ast.AST, ...]:
 
 def keeping(file: str, line: int) -> tuple[int, str] | None:
     """The statement that keeps what a line makes: `losses.append(loss)`; its line and its name."""
-    made = statement_at(file, line)
-    names = set(_names(getattr(made, "targets", None) or [getattr(made, "target", None)]))
+    names = set(targets_at(file, line))
     function = function_at(file, line)
     for node in ast.walk(function) if function else ():
         kept = _kept(node)
@@ -113,6 +112,12 @@ def _kept(node: ast.AST) -> tuple[str, ast.AST] | None:
     elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
         return ast.unparse(node.targets[0].value), node.value
     return None
+
+
+def targets_at(file: str, line: int) -> list[str]:
+    """The names that the statement at this line assigns."""
+    made = statement_at(file, line)
+    return list(_names(getattr(made, "targets", None) or [getattr(made, "target", None)]))
 
 
 def _names(nodes: Any) -> Iterator[str]:

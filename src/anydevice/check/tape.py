@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.multiprocessing import reductions
+from torch.nn.parameter import is_lazy
 
 from anydevice.check.trace import NOWHERE, Seen, Site, Source
 from anydevice.frames import is_own
@@ -105,7 +106,8 @@ class Tape(WorkRecorder):
 
     def running(self, op: Any, inputs: list[Tensor]) -> None:
         """An op is about to run, perhaps one that another part of the watch answers."""
-        self._called, self._inputs = op._schema.name.partition("::")[2], inputs
+        self._called = op._schema.name.partition("::")[2]
+        self._inputs = [tensor for tensor in inputs if not is_lazy(tensor)]
 
     def done(self) -> None:
         """The op has run."""

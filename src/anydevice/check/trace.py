@@ -116,6 +116,11 @@ class Seen:
         """The op with kernels, if it is one."""
         return self.entry if isinstance(self.entry, Op) and self.entry.kernels else None
 
+    @property
+    def launches_nothing(self) -> bool:
+        """Whether it is an op without kernels, such as a view."""
+        return isinstance(self.entry, Op) and not self.entry.kernels
+
     def changed(self, **changes: Any) -> Seen:
         """The same with another entry."""
         return replace(self, entry=replace(self.entry, **changes))

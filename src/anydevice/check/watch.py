@@ -24,19 +24,23 @@ from anydevice.check.calls import Heard
 from anydevice.check.parameters import (
     Made,
     Untrained,
+    dtype_of,
     graded,
     size_of,
     trained_by,
     untrained,
 )
+from anydevice.check.spare import Look, spares
 from anydevice.check.streams import Races
 from anydevice.check.tape import Tape
 from anydevice.check.trace import Call, Site, Span, Trace
+from anydevice.check.workers import Workers
 from anydevice.devices.catalogue import Card
 from anydevice.plan.hollow.sizes import AssumedSizes
 from anydevice.plan.hollow.steps import FORWARD, STEP
 from anydevice.plan.hollow.watch import Enough, StepWatch
 from anydevice.plan.time.recorder import in_backward
+from anydevice.virtual.events import Event
 
 # Note [How much of a program is run]
 # A mistake may be in the loop, in the evaluation after an epoch, or in the second epoch. So a run
@@ -50,8 +54,10 @@ from anydevice.plan.time.recorder import in_backward
 
 PASS = 6  # steps in an epoch
 EVALUATED = 3  # batches of an evaluation
+SEEN = 24  # passes of an evaluation without a loader, after which its ops are not noted
 MOST = 14  # steps in all
 SETTLED = range(1, 5)  # steps before which it is looked at what optimizers have
+LOOKS = (3, 5, 9, 11, 13)  # steps after which it is looked at what stays in memory
 ADDITIONS = (torch.ops.aten.add, torch.ops.aten.add_)
 FEW = 5  # steps that are enough …
 LONG = 6.0  # … after so many seconds, and after twice as many if there may be an evaluation
@@ -89,11 +95,17 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
         self.untrained: dict[tuple[str, tuple[str, ...]], Untrained] = {}
         self.grown: Counter[Site] = Counter()  # lines that add to a graph of earlier steps
         self.with_graph: set[int] = set()  # addresses of tensors that keep a graph
+        self.inputs: dict[int, int] = {}  # bytes of what each module was given last
+        self.levels: list[tuple[int, int]] = []  # bytes after each step: the peak, what is held
+        self.copies: list[Look] = []  # of weights
+        self.copied: set[int] = set()  # ids of parameters that were deep-copied
         self._order = 0
         self._sequence = 0  # the number of autograd's next node when the last step ended
         self._since = monotonic()
         self._iterators: WeakKeyDictionary[Any, tuple[int, int]] = WeakKeyDictionary()
         self._loads_batches = False
+        self._evaluated = 0  # passes without gradients since the last one with them
+        self._workers = Workers()
 
     def _innermost(self) -> str:
         return self._path[-1] if self._path else ""
@@ -107,16 +119,36 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
         """A call that a rule may ask about."""
         site = self.tape.site()
         self._order += 1
+        if name == "deepcopy":
+            self.copied.add(info["parameter"])
+            return
         if name == "parameter":
             self.registered[id(info["parameter"])] = Made(self._order, site)
             return
         if name == "optimizer":
             self.optimizers[id(info["optimizer"])] = Made(self._order, site), info["optimizer"]
         self.calls.append(Call(name, site, self.tape.position, info))
+        if name == "iterate":
+            self._workers.begin(info["loader"])
         if name == "empty_cache" and self.ledger.events:
             self.tape.waits(name)
 
+    @property
+    def _looks_away(self) -> bool:
+        """Whether a long evaluation goes on, of which enough was seen."""
+        return self._evaluated > SEEN and bool(self.steps.optimizers)
+
+    def _hear(self, event: Event) -> None:
+        if not self._looks_away:
+            super()._hear(event)
+
     def _run(self, op: Any, types: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+        if self._looks_away:
+            result = self.sizes.answer(op, args, kwargs)
+            if result is NotImplemented:
+                result = op(*args, **kwargs)
+                self.sizes.follow(op, args, kwargs, result)
+            return result
         self.tape.running(op, [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)])
         if op._overloadpacket in ADDITIONS:
             self._look_for_sums(args)
@@ -144,8 +176,10 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
     def _enter(self, module: nn.Module, inputs: Any) -> None:
         outside = not self._path
         super()._enter(module, inputs)
+        self.inputs[id(module)] = sum(map(_bytes, inputs if isinstance(inputs, tuple) else ()))
         if outside and id(module) in self.networks:
             at, grad = self.tape.position, torch.is_grad_enabled()
+            self._evaluated = 0 if grad else self._evaluated + 1
             self.passes.append((at, grad, id(module)))
             info = passed(module, self._given) | {"event": self.ledger.events}
             self.calls.append(Call("forward", self.tape.site(), at, info))
@@ -161,9 +195,11 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         super()._before_step(optimizer, args, kwargs)
+        self._evaluated = 0
         info = {"optimizer": id(optimizer), "kind": type(optimizer).__name__}
         info |= {"defaults": dict(optimizer.defaults), "bytes": size_of(optimizer)}
         info |= {"parameters": len(trained_by(optimizer)), "graded": graded(optimizer)}
+        info |= {"dtype": dtype_of(optimizer)}
         self.calls.append(Call("optimizer.step", self.tape.site(), self.tape.position, info))
         if len(self.steps.marks[STEP]) in SETTLED:
             networks = list(self.networks.values())
@@ -174,8 +210,13 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self._sequence = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
-        if len(self.steps.marks[STEP]) in (SETTLED.stop - 2, SETTLED.stop):
+        steps = len(self.steps.marks[STEP])
+        if steps in LOOKS[:2]:
             self.with_graph |= set(kept_graphs())
+        if steps in LOOKS:
+            now = set(spares(list(self.networks.values()), self.copied))
+            self.copies.append(Look(self.tape.position, self.ledger.events, now))
+        self.levels.append((torch.cuda.max_memory_allocated(), torch.cuda.memory_reserved()))
         super()._after_step(optimizer, args, kwargs)
 
     # ---- how much is run ----
@@ -184,13 +225,14 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
         """Ends the program once it has shown enough."""
         if not self._ends:
             return
-        steps, spent = len(self.steps.ends), monotonic() - self._since
+        evaluates = self.steps.unit == FORWARD and self.steps.trains  # before the first step
+        steps, spent = 0 if evaluates else len(self.steps.ends), monotonic() - self._since
         long = spent > (2 * LONG if self._loads_batches else LONG)
         if self.steps.enough or (steps >= FEW and long):
             raise Enough
 
     def _next_batch(self, fetch: Callable[[Any], Any], iterator: Any) -> Any:
-        done = len(self.steps.marks[STEP]), len(self.passes)
+        done = len(self.steps.ends) * (self.steps.unit == STEP), len(self.passes)
         begun = self._iterators.setdefault(iterator, done)
         self._loads_batches = True
         if self._ends and _in_a_for_loop(sys._getframe(2)):
@@ -209,6 +251,7 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
         with ExitStack() as stack:
             stack.enter_context(super().watching())
             stack.enter_context(heard.hearing())
+            stack.enter_context(self._workers.measuring())
             loader: Any = torch.utils.data.dataloader._BaseDataLoaderIter
             fetch, begin = loader.__next__, loader._reset
 
@@ -233,6 +276,7 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
                 raise
 
     def _going_back(self) -> None:
+        self._evaluated = 0
         self.races.all_waited()
         self.tape.backward_site = self.tape.site()
 
@@ -269,6 +313,11 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
                 spans.append(Span(begin, end))
         return spans
 
+    def _beside(self, call: Call) -> tuple[float, int]:
+        """Seconds in which a worker of this loader makes a batch, and how many workers it has."""
+        loader = call.info["loader"]
+        return self._workers.seconds(loader), loader.num_workers
+
     def _facts(self) -> dict[str, Any]:
         return {
             "early_reads": self.tape.early_reads,
@@ -278,8 +327,17 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
             "untrained": list(self.untrained.values()),
             "grown_graphs": dict(self.grown),
             "with_graph": self.with_graph,
+            "levels": self.levels,
+            "names": self._names,
+            "inputs": self.inputs,
+            "copies": self.copies,
             "on_host": self.on_host,
+            "beside": {c.site.own: self._beside(c) for c in self.calls if c.name == "iterate"},
         }
+
+
+def _bytes(given: Any) -> int:
+    return given.nbytes if isinstance(given, Tensor) else 0
 
 
 def kept_graphs() -> Iterator[int]:

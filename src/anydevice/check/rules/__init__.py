@@ -8,7 +8,9 @@ from anydevice.check.rules.copies import MadeOnHost, PageableCopies, SentAgain, 
 from anydevice.check.rules.data import EpochNotSet, SameRandomNumbers, WaitsForData
 from anydevice.check.rules.dropped import DroppedMove
 from anydevice.check.rules.files import LoadedToGPU, SavedEachStep
+from anydevice.check.rules.kept import Fragmentation, OutputsKept, WeightsTwice
 from anydevice.check.rules.kernels import UnfusedAttention, UnfusedOptimizer
+from anydevice.check.rules.launches import LaunchBound, SmallKernels
 from anydevice.check.rules.memory import EmptiesCache, GraphGrows, Growth
 from anydevice.check.rules.modes import (
     EvaluatedInTrainMode,
@@ -23,7 +25,8 @@ from anydevice.check.rules.precision import (
     NoAutocast,
 )
 from anydevice.check.rules.races import OverwrittenTooEarly, ReadTooEarly, StreamRace
-from anydevice.check.rules.ranks import SharedGPU
+from anydevice.check.rules.ranks import BucketCopies, SharedGPU, SmallBuckets
+from anydevice.check.rules.room import KeepsActivations, WideStates
 from anydevice.check.rules.training import (
     ClippedWhileScaled,
     FilledWithZeros,
@@ -64,6 +67,9 @@ RULES: tuple[Rule, ...] = (
     FilledWithZeros(),
     UnfusedOptimizer(),
     UnfusedAttention(),
+    SmallKernels(),
+    BucketCopies(),
+    SmallBuckets(),
     ChannelsFirst(),
     MissesTensorCores(),
     Float32Products(),
@@ -74,4 +80,10 @@ RULES: tuple[Rule, ...] = (
     EvaluatedWithGradients(),
     UnusedGradients(),
     LoadedToGPU(),
+    OutputsKept(),
+    WeightsTwice(),
+    Fragmentation(),
+    LaunchBound(),
+    KeepsActivations(),
+    WideStates(),
 )

@@ -11,8 +11,9 @@ import numpy
 import torch
 from torch.utils.data.distributed import DistributedSampler
 
-from anydevice.check.finding import Finding, Rule, at, recurring, replacing
-from anydevice.check.trace import Seen, Trace
+from anydevice.check.cost import is_fetched
+from anydevice.check.finding import Finding, Recurring, Rule, at, recurring, replacing
+from anydevice.check.trace import Trace
 from anydevice.plan.time.work import HostTime
 from anydevice.text import duration_text
 
@@ -22,33 +23,47 @@ GENERATORS = (numpy.random.Generator, numpy.random.RandomState, random.Random, t
 
 
 class WaitsForData(Rule):
-    """The GPU waits while the process that trains makes the next batch itself."""
+    """The GPU waits for the next batch: there are no workers that make it, or too few."""
 
     name = "waits-for-data"
     kind = "slow"
 
     def find(self, trace: Trace) -> Iterator[Finding]:
-        """Each line that fetches from a loader without workers."""
+        """Each line that fetches from a loader."""
         alone = {c.site.own for c in trace.named("iterate") if not _workers(c.info["loader"])}
-        for line in recurring(trace, _fetches):
-            if line.site.own not in alone:
-                continue
-            seconds = max(o.entry.seconds for o in line.seen if isinstance(o.entry, HostTime))
-            workers = min(16, max(2, ceil(seconds / 5e-3)))
-            finding = self.of_line(
-                line,
-                f"The next batch is made by the process that trains, in {duration_text(seconds)} "
-                "(measured here).",
-                f"DataLoader(…, num_workers={workers}, persistent_workers=True)",
-                replacing(at(line, _fetches), lambda o: o.changed(seconds=FROM_A_WORKER)),
-            )
-            finding.confidence, finding.least = "likely", 0.1
-            if seconds >= LONG:
-                yield finding
+        for line in recurring(trace, is_fetched):
+            made = self._alone(line) if line.site.own in alone else self._by_few(line, trace)
+            if made is not None:
+                made.confidence, made.least = "likely", 0.1
+                yield made
 
+    def _alone(self, line: Recurring) -> Finding | None:
+        seconds = max(o.entry.seconds for o in line.seen if isinstance(o.entry, HostTime))
+        if seconds < LONG:
+            return None
+        workers = min(16, max(2, ceil(seconds / 5e-3)))
+        return self.of_line(
+            line,
+            f"The next batch is made by the process that trains, in {duration_text(seconds)} "
+            "(measured here).",
+            f"DataLoader(…, num_workers={workers}, persistent_workers=True)",
+            replacing(at(line, is_fetched), lambda o: o.changed(seconds=FROM_A_WORKER)),
+        )
 
-def _fetches(one: Seen) -> bool:
-    return isinstance(one.entry, HostTime) and one.entry.name == "data"
+    def _by_few(self, line: Recurring, trace: Trace) -> Finding | None:
+        seconds, workers = trace.facts.get("beside", {}).get(line.site.own, (0.0, 0))
+        if seconds < LONG:
+            return None
+        finding = self.of_line(
+            line,
+            f"A worker makes a batch in {duration_text(seconds)} (measured here), and there "
+            f"{'is one' if workers == 1 else f'are {workers}'}: a step waits for it.",
+            f"DataLoader(…, num_workers={min(16, 4 * workers)}) or more: the time for a batch, "
+            "divided by that of a step",
+            replacing(at(line, is_fetched), lambda o: o.changed(name="ready")),
+        )
+        finding.least_seconds, finding.hint = LONG / 4, workers > 1
+        return finding
 
 
 def _workers(loader: Any) -> int:

@@ -190,7 +190,7 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if op._schema.is_mutable:
             if isinstance(first, Tensor) and _storage(first) in self._leaves:
                 self.steps.written()
-        elif torch.is_grad_enabled():
+        elif torch.is_grad_enabled() and op._overloadpacket is not torch.ops.aten.detach:
             used = {_storage(a) for a in args if isinstance(a, Tensor) and _is_trained(a)}
             if used:
                 self._leaves |= used
