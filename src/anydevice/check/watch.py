@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache, partial
-from time import monotonic
+from time import process_time
 from types import CodeType
 from typing import Any
 from unittest.mock import patch
@@ -60,7 +60,7 @@ SETTLED = range(1, 5)  # steps before which it is looked at what optimizers have
 LOOKS = (3, 5, 9, 11, 13)  # steps after which it is looked at what stays in memory
 ADDITIONS = (torch.ops.aten.add, torch.ops.aten.add_)
 FEW = 5  # steps that are enough …
-LONG = 6.0  # … after so many seconds, and after twice as many if there may be an evaluation
+LONG = 6.0  # … after so many seconds of processor time, or more if an evaluation may come
 
 
 class RealSizes(AssumedSizes):
@@ -101,7 +101,7 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
         self.copied: set[int] = set()  # ids of parameters that were deep-copied
         self._order = 0
         self._sequence = 0  # the number of autograd's next node when the last step ended
-        self._since = monotonic()
+        self._since = process_time()
         self._iterators: WeakKeyDictionary[Any, tuple[int, int]] = WeakKeyDictionary()
         self._loads_batches = False
         self._evaluated = 0  # passes without gradients since the last one with them
@@ -135,7 +135,7 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
 
     @property
     def _looks_away(self) -> bool:
-        """Whether a long evaluation goes on, of which enough was seen."""
+        """Whether a long evaluation is under way, of which enough was seen."""
         return self._evaluated > SEEN and bool(self.steps.optimizers)
 
     def _hear(self, event: Event) -> None:
@@ -184,6 +184,10 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
             info = passed(module, self._given) | {"event": self.ledger.events}
             self.calls.append(Call("forward", self.tape.site(), at, info))
 
+    def _pass_forward(self, inputs: Any) -> None:
+        if self.ledger.events:  # a look at the layers' shapes on the CPU is no step
+            super()._pass_forward(inputs)
+
     def _leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
         super()._leave(module, inputs, output)
         if not self._path and id(module) in self.networks and self.calls:
@@ -226,8 +230,9 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
         if not self._ends:
             return
         evaluates = self.steps.unit == FORWARD and self.steps.trains  # before the first step
-        steps, spent = 0 if evaluates else len(self.steps.ends), monotonic() - self._since
-        long = spent > (2 * LONG if self._loads_batches else LONG)
+        steps, spent = 0 if evaluates else len(self.steps.ends), process_time() - self._since
+        infers = self.steps.unit == FORWARD  # or training is still to come
+        long = spent > LONG * (4 if infers else 2 if self._loads_batches else 1)
         if self.steps.enough or (steps >= FEW and long):
             raise Enough
 
@@ -238,7 +243,7 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
         if self._ends and _in_a_for_loop(sys._getframe(2)):
             steps, passes = done[0] - begun[0], self.passes[begun[1] :]
             evaluated = not steps and len(passes) >= EVALUATED and not any(p[1] for p in passes)
-            long = steps >= FEW and monotonic() - self._since > LONG
+            long = steps >= FEW and process_time() - self._since > LONG
             if steps >= PASS or long or evaluated:
                 raise StopIteration
         with _disable_current_modes():  # a data set's ops are not slowed down by the watch
