@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from functools import cache
 from importlib import import_module
 from itertools import chain
@@ -180,6 +181,14 @@ def test_every_room_is_in_the_tree_of_the_readme() -> None:
     rooms = {path.parent.name for path in (ROOT / "src" / "anydevice").glob("*/__init__.py")}
     tree = README.partition("src/anydevice/\n")[2].partition("\nexamples/")[0]
     assert rooms == set(re.findall(r"(\w+)/ {2,}", tree))
+
+
+def test_every_extra_is_in_the_table_of_the_installation() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    page = (DOCS / "install.md").read_text("utf-8")
+    table = page.partition("| extra |")[2].partition("\n\n")[0]
+    named = re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?`) \|", table, re.M)))
+    assert set(project["optional-dependencies"]) == set(named)
 
 
 def test_the_picture_of_the_rooms_shows_the_order_that_contributing_has() -> None:
