@@ -7,7 +7,7 @@ The first trains a toy on two virtual GPUs; the second says what 8B takes on 128
 a step is. --tp splits each layer over GPUs, --pp the layers, --cp each text, --replicate the groups
 of shards (HSDP); what is left of the world shards the weights (FSDP2). With --experts, a router
 sends each token to two of several feed-forward layers, and --ep spreads these over GPUs.
---checkpoint keeps fewer activations.
+--checkpoint keeps fewer activations, --compile compiles each block.
 """
 
 import argparse
@@ -15,7 +15,6 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 
 import torch
@@ -175,9 +174,16 @@ class Block(nn.Module):
         self.attention = Attention(size)
         self.ffn_norm = nn.RMSNorm(size.width, eps=1e-5)
         self.ffn = Experts(size, experts, group) if experts else FeedForward(size)
+        self.checkpointing = {}  # how the block is checkpointed, if it is
 
     def forward(self, x: Tensor, turns: Tensor) -> Tensor:
         """(batch, length, width) to the same."""
+        if self.checkpointing:
+            return checkpoint(self.layers, x, turns, **self.checkpointing)
+        return self.layers(x, turns)
+
+    def layers(self, x: Tensor, turns: Tensor) -> Tensor:
+        """The same without checkpointing."""
         x = x + self.attention(self.attention_norm(x), turns)
         return x + self.ffn(self.ffn_norm(x))
 
@@ -278,7 +284,7 @@ def keep_less(model: Llama, how: str) -> None:
     if how == "selective":
         options["context_fn"] = selective
     for block in model.blocks.values():
-        block.forward = partial(checkpoint, block.forward, **options)
+        block.checkpointing = options
 
 
 def shard(model: Llama, mesh: DeviceMesh, *, replicated: bool) -> None:
@@ -310,6 +316,9 @@ def stage_of(options: argparse.Namespace, number: int, stages: int, mesh: Device
         split_layers(model, mesh["tp"])
     if options.checkpoint != "none":
         keep_less(model, options.checkpoint)
+    if options.compile:
+        for block in model.blocks.values():
+            block.compile()
     shard(model, mesh, replicated=options.replicate > 1)
     model.materialise(torch.device("cuda", torch.cuda.current_device()))
     return model.train()
@@ -396,6 +405,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--virtual", type=int, default=2, help="stages of a rank, interleaved")
     parser.add_argument("--microbatches", type=int)
     parser.add_argument("--checkpoint", choices=("none", "selective", "full"))
+    parser.add_argument("--compile", action="store_true", help="each block, by torch.compile")
     options = parser.parse_args()
     toy = options.model == "toy"
     options.batch = options.batch or (8 if toy else 1) * (options.pp if options.pp > 1 else 1)
