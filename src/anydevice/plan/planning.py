@@ -28,6 +28,7 @@ from anydevice.plan.subjects import Subject, subject_of
 from anydevice.train.trial import Trial
 
 MOST_GPUS = 8
+ASKS_FOR_MORE = ("invalid device ordinal", "You requested gpu:")  # the second is Lightning's
 alone = partial(playing, None)  # a program that may start other ranks itself
 
 
@@ -224,7 +225,8 @@ def _first_run(gpus: HollowGPUs, subject: Subject, *, more: bool) -> tuple[Hollo
     try:
         run = gpus.run(subject, subject.name)
     except CannotPlanError as error:
-        if not more or "invalid device ordinal" not in str(error) or gpus.count >= MOST_GPUS:
+        asks = any(sign in str(error) for sign in ASKS_FOR_MORE)
+        if not more or not asks or gpus.count >= MOST_GPUS:
             raise
         return _first_run(replace(gpus, count=2 * gpus.count), subject, more=more)
     if more and gpus.count > 1:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +21,12 @@ OTHERS = {
     "ray": "Ray starts programs in its own cluster",
     "colossalai": "its launcher starts programs by ssh",
     "composer": "its launcher sets other variables",
+}
+OF_ACCELERATE = {
+    "--cpu": "a plan is for GPUs",
+    "--tpu": "a plan is for GPUs",
+    "--use_deepspeed": "DeepSpeed needs its own CUDA code; --use_fsdp shards as its ZeRO-3",
+    "--use_megatron_lm": "Megatron-LM needs its own CUDA code",
 }
 ALONE = "write `torchrun` with --nnodes and --nproc-per-node in its place."
 
@@ -60,6 +68,8 @@ def launched(arguments: list[str]) -> Launched:
         return _torchrun(arguments[1:], "torchrun")
     if arguments[:1] == ["-m"] and arguments[1:2] and arguments[1] in MODULES:
         return _torchrun(arguments[2:], arguments[1])
+    if name in ("accelerate", "accelerate-launch"):
+        return _accelerate(list(arguments))
     return Launched(tuple(program_arguments(list(arguments))))
 
 
@@ -84,6 +94,39 @@ def _torchrun(arguments: list[str], launcher: str) -> Launched:
     nodes = _nodes(str(given.nnodes)) if _named(arguments, "nnodes") else None
     gpus = _gpus(str(given.nproc_per_node)) if _named(arguments, "nproc") else None
     return Launched(tuple(program), 1 if given.standalone else nodes, gpus, launcher)
+
+
+def _accelerate(arguments: list[str]) -> Launched:
+    """Its own code runs in the plan; how many processes it starts has to be known before."""
+    words = arguments[2:] if arguments[1:2] == ["launch"] else arguments[1:]
+    for option, why in OF_ACCELERATE.items():
+        if option in words:
+            raise UsageError(f"expected GPUs and PyTorch for accelerate, got {option}: {why}.")
+    found = dict.fromkeys(("num_processes", "num_machines"))
+    file = _value(words, "config_file") or os.environ.get("ACCELERATE_CONFIG_FILE")
+    for name in found:
+        text = _value(words, name) or _of_file(file, name)
+        found[name] = _count(text, f"--{name}") if text else None
+    machines = found["num_machines"] or 1
+    each = found["num_processes"] and found["num_processes"] // machines
+    return Launched(tuple(program_arguments(arguments)), machines, each or None, "accelerate")
+
+
+def _value(words: list[str], option: str) -> str:
+    """Of `--num_processes 4`, or `--num-processes=4`."""
+    for word, after in zip(words, [*words[1:], ""], strict=True):
+        name, equals, value = word.partition("=")
+        if name.lstrip("-").replace("-", "_") == option and name.startswith("--"):
+            return value if equals else after
+    return ""
+
+
+def _of_file(file: str | None, name: str) -> str:
+    """The entry of a YAML file; nothing if there is none."""
+    with suppress(OSError):
+        lines = Path(file).read_text("utf-8").splitlines() if file else []
+        return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "")
+    return ""
 
 
 def _named(arguments: list[str], option: str) -> bool:

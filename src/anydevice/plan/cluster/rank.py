@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from anydevice.plan.cluster.objects import objects_by_letter
+from anydevice.plan.cluster.started import started_here
 from anydevice.plan.cluster.world import STAGES, Part, World
 from anydevice.virtual.surface import nccl
 
@@ -22,8 +23,8 @@ from anydevice.virtual.surface import nccl
 # A plan needs to know what one GPU holds and does. Whom a rank talks to decides which collectives
 # it joins, and how long these take, but not what it allocates. So one process plays one rank:
 #
-# - torchrun never starts. Its variables are set, and the program is called in this process. What
-#   mp.spawn would start is called as its first process.
+# - torchrun never starts. Its variables are set, and the program is called in this process. So is
+#   what mp.spawn and others would start: Note [What would start other ranks].
 # - A store is a HashStore of this process, in which nobody is waited for.
 # - A group's backend for CUDA is the hollow one (native/collectives/), which checks shapes and
 #   moves nothing. Its backend for the CPU, gloo, is PyTorch's FakeProcessGroup: to a gathering,
@@ -98,27 +99,7 @@ def _without_peers(part: Part, world: World | None) -> Iterator[tuple[Any, str, 
     yield nccl.c10d.Backend, "_set_default_timeout", nothing
     yield Fake, "_set_sequence_number_for_group", nothing
     yield Fake, "options", property(options)
-    spawn = _spawning(part, world)
-    for owner in (torch.multiprocessing, sys.modules["torch.multiprocessing.spawn"]):
-        yield owner, "spawn", spawn
-        yield owner, "start_processes", spawn
-
-
-def _spawning(part: Part, world: World | None) -> Callable[..., Any]:
-    def spawn(
-        fn: Callable[..., Any],
-        args: tuple[Any, ...] = (),
-        nprocs: int = 1,
-        join: bool = True,
-        daemon: bool = False,
-        start_method: str = "spawn",
-    ) -> Any:
-        """Calls it as this rank's process of those that it would start."""
-        part.size = max(part.size, nprocs * (world.nodes if world else 1))
-        fn(part.rank % nprocs, *args)
-        return None if join else SimpleNamespace(join=lambda *given: True, processes=[])
-
-    return spawn
+    yield from started_here(part, world)
 
 
 def _followed(part: Part) -> Iterator[tuple[Any, str, Any]]:

@@ -22,6 +22,8 @@ class Program:
     def name(self) -> str:
         """`train.py`."""
         first, *others = self.arguments
+        if first.endswith("accelerate"):  # which starts the program that follows
+            first = next((word for word in others if word.endswith(".py")), first)
         return os.path.basename(others[0] if first == "-m" else first)
 
     def __call__(self) -> None:
