@@ -81,3 +81,58 @@ def test_ranks_have_the_variables_of_torchrun() -> None:
     variables = World(2, 4).environment(6)
     assert [variables[name] for name in ("RANK", "LOCAL_RANK", "GROUP_RANK")] == ["6", "2", "1"]
     assert variables["WORLD_SIZE"] == "8"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("import torch, deepspeed\n", r"train.py:1, which needs code for a GPU \(deepspeed\)"),
+        ("\nfrom megatron.core import tensor_parallel\n", r"train.py:2, .* \(megatron\)"),
+        (
+            "import torch.distributed._symmetric_memory as memory\n",
+            "train.py:1, which uses symmetric memory",
+        ),
+    ],
+)
+def test_what_a_program_imports_is_refused_before_it_runs(
+    tmp_path: Path, text: str, sentence: str
+) -> None:
+    (tmp_path / "train.py").write_text(text)
+    with pytest.raises(UsageError, match=sentence):
+        launched(["torchrun", str(tmp_path / "train.py")])
+
+
+def test_imports_that_need_not_run_are_no_reason_to_refuse(tmp_path: Path) -> None:
+    (tmp_path / "megatron.py").touch()
+    (tmp_path / "train.py").write_text(
+        "try:\n    import deepspeed\nexcept ImportError: ...\nimport megatron\n"
+    )
+    assert launched(["torchrun", str(tmp_path / "train.py")]).launcher == "torchrun"
+
+
+@pytest.mark.parametrize(
+    ("words", "nodes", "gpus"),
+    [
+        ("accelerate launch --num_processes 8 --num_machines=2 {}", 2, 4),
+        ("accelerate-launch --num-processes=4 {}", 1, 4),
+        ("accelerate launch --config_file {}/ours.yaml {}", 1, 3),
+        ("accelerate launch {}", 1, None),
+    ],
+)
+def test_accelerate_says_how_many_processes_it_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, nodes: int, gpus: int | None
+) -> None:
+    for name in ("accelerate", "accelerate-launch"):
+        (tmp_path / name).write_text("#!/usr/bin/env python3\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "ours.yaml").write_text("num_machines: 1\nnum_processes: 3\n")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    names = [tmp_path, HERE] if words.count("{}") == 2 else [HERE]
+    found = launched(words.format(*names).split())
+    assert (found.nodes, found.gpus, found.launcher) == (nodes, gpus, "accelerate")
+    assert found.program[0].endswith(("accelerate", "accelerate-launch"))
+
+
+def test_accelerate_on_other_devices_is_refused() -> None:
+    with pytest.raises(UsageError, match="got --use_deepspeed: DeepSpeed needs its own CUDA code"):
+        launched(["accelerate", "launch", "--use_deepspeed", HERE])

@@ -186,30 +186,47 @@ for step in range(5):
     assert held["optimizer state"] < WEIGHTS  # an eighth of it, in whole parameters
 
 
-def test_mp_spawn_is_played_by_its_first_process(tmp_path: Path) -> None:
+LOOP = """
+    processes = [mp.Process(target=main, args=(rank, 2)) for rank in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+"""
+SPAWN = "    mp.spawn(main, args=(torch.cuda.device_count(),), nprocs=torch.cuda.device_count())"
+
+
+@pytest.mark.parametrize("begin", [SPAWN, LOOP], ids=["spawn", "processes"])
+def test_what_starts_ranks_itself_is_played_by_its_first_process(
+    tmp_path: Path, begin: str
+) -> None:
     (tmp_path / "train.py").write_text(
         """
 import os, torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 def main(rank, world):
     os.environ.update(MASTER_ADDR="localhost", MASTER_PORT="12355")
     dist.init_process_group("nccl", rank=rank, world_size=world)
     torch.cuda.set_device(rank)
     network = nn.parallel.DistributedDataParallel(nn.Linear(64, 64).cuda(), device_ids=[rank])
+    network.register_comm_hook(None, default_hooks.bf16_compress_hook)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
     for _ in range(4):
         network(torch.ones(4, 64, device=rank)).sum().backward()
         optimizer.step()
 if __name__ == "__main__":
-    mp.spawn(main, args=(torch.cuda.device_count(),), nprocs=torch.cuda.device_count())
 """
+        + begin
     )
     answer = plan(Program((str(tmp_path / "train.py"),)), "t4", num_gpus=2)
     assert isinstance(answer, ClusterPlan)
     assert answer["t4"].world.size == 2
     assert counts(answer["t4"]) == {("all_reduce", 2): 1}
+    assert answer["t4"].time
+    assert answer["t4"].time.collectives[0].bytes == (64 * 64 + 64) * 2  # in bfloat16
 
 
 @pytest.mark.parametrize(

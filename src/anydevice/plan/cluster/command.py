@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from anydevice.errors import UsageError
 from anydevice.options import program_arguments
+from anydevice.plan.cluster.unsupported import refuse_what_it_imports
 from anydevice.plan.cluster.world import World
 
 MODULES = ("torch.distributed.run", "torch.distributed.launch")
@@ -64,6 +66,7 @@ def launched(arguments: list[str]) -> Launched:
     name = Path(arguments[0]).name if arguments else ""
     if name in OTHERS:
         raise UsageError(f"expected a program, or torchrun, got {name}: {OTHERS[name]}; {ALONE}")
+    refuse_what_it_imports(arguments)
     if name == "torchrun":
         return _torchrun(arguments[1:], "torchrun")
     if arguments[:1] == ["-m"] and arguments[1:2] and arguments[1] in MODULES:
@@ -74,6 +77,9 @@ def launched(arguments: list[str]) -> Launched:
 
 
 def _torchrun(arguments: list[str], launcher: str) -> Launched:
+    for option in ("nnodes", "nproc_per_node"):  # before torch is imported, which takes a second
+        if text := _value(arguments, option):
+            _nodes(text) if option == "nnodes" else _gpus(text)
     from torch.distributed.run import get_args_parser
 
     parser = get_args_parser()
@@ -113,9 +119,11 @@ def _accelerate(arguments: list[str]) -> Launched:
 
 
 def _value(words: list[str], option: str) -> str:
-    """Of `--num_processes 4`, or `--num-processes=4`."""
-    for word, after in zip(words, [*words[1:], ""], strict=True):
+    """Of `--num_processes 4`, or `--num-processes=4`, before the program."""
+    for word, after in pairwise([*words, ""]):
         name, equals, value = word.partition("=")
+        if word.endswith(".py"):
+            break
         if name.lstrip("-").replace("-", "_") == option and name.startswith("--"):
             return value if equals else after
     return ""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from anydevice.errors import UsageError
 from anydevice.frames import line_of
+from anydevice.plan.cluster.unsupported import SHARED
 from anydevice.plan.hollow.steps import Steps
 
 # Packages that contain code for GPUs.
@@ -49,6 +50,8 @@ def explained(error: BaseException, name: str) -> CannotPlanError:
             f"expected a program that uses PyTorch's own ops only, got {where}, which needs code "
             f"for a GPU ({what}): use PyTorch's ops where there is no GPU."
         )
+    if "SymmetricMemory" in str(error) or "symm_mem::" in str(error):
+        return CannotPlanError(SHARED.format(where))
     if isinstance(error, NotImplementedError) and "has shapes but no values" in str(error):
         return CannotPlanError(
             "expected a program whose sizes do not depend on values, got "
