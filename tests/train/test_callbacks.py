@@ -57,14 +57,17 @@ def test_a_terminal_shows_a_bar_that_goes_away(network, data, tmp_path):
     assert shown.rstrip().endswith("\x1b[2K")
 
 
-def test_the_bar_says_loss_speed_and_the_time_that_is_left(network, data, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("width", "drawn"), [(100, "━{10} {10} "), (60, "━{2} {2} "), (55, "")])
+def test_the_bar_says_loss_speed_and_the_time_that_is_left(
+    network, data, tmp_path, monkeypatch, width, drawn
+):
     monkeypatch.setattr(progress, "BETWEEN", 0.0)
     with (tmp_path / "page").open("w+") as page:
-        console = Console(file=page, force_terminal=True, width=100)
+        console = Console(file=page, force_terminal=True, width=width)
         trained(network, data, Progress(console), epochs=2)
         page.seek(0)
         shown = Text.from_ansi(page.read()).plain
-    line = re.search(r"epoch 2/2 ━{10} {10} 1/2 loss ([\d.]+) it/s [\d.]+ eta 0:00", shown)
+    line = re.search(rf"epoch 2/2 {drawn}1/2 loss ([\d.]+) it/s [\d.]+ eta 0:00", shown)
     assert line
     assert 0 < float(line[1]) < 10
 

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from anydevice.train.trial import Trial
 
 BETWEEN = 0.1  # seconds between two pictures of the bar
-BAR = 20  # characters
+BAR = 20  # characters, or fewer in a narrow terminal
+BESIDE = 56  # of the text beside it
 
 
 class Progress(Callback):
@@ -91,7 +92,9 @@ class Progress(Callback):
     def _part(self, done: int) -> list[str]:
         if self._total is None:
             return [f"{done}/?"]
-        return [bar(done / max(self._total, 1)), f"{done}/{self._total}"]
+        width = max(0, min(BAR, self.console.width - BESIDE))
+        drawn = bar(done / max(self._total, 1), width)
+        return [*([drawn] if width else []), f"{done}/{self._total}"]
 
     def _left(self, trial: "Trial", done: int, rate: float) -> float | None:
         """Seconds until the run ends: in this epoch, and in the epochs after it."""
@@ -172,10 +175,10 @@ class _InNotebook(_Drawn):
         self._handle.update({"text/plain": ""}, raw=True)
 
 
-def bar(share: float) -> str:
+def bar(share: float, width: int = BAR) -> str:
     """So much of a bar, with spaces for what is left: `bar(0.125) == "━━╸" + 17 * " "`."""
-    halves = round(2 * BAR * min(max(share, 0.0), 1.0))
-    return ("━" * (halves // 2) + "╸" * (halves % 2)).ljust(BAR)
+    halves = round(2 * width * min(max(share, 0.0), 1.0))
+    return ("━" * (halves // 2) + "╸" * (halves % 2)).ljust(width)
 
 
 def clock(seconds: float | None) -> str:
