@@ -3,6 +3,8 @@
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -10,9 +12,12 @@ import torch
 import anydevice as ad
 from anydevice import UsageError, system
 from anydevice.sweep.experiment import shipped
+from anydevice.sweep.processes import worker
 from anydevice.sweep.processes.messages import Ended, Job, Resources
 from anydevice.sweep.processes.pool import Processes
 from anydevice.sweep.records.records import Record, folder_of, read
+from anydevice.train.callbacks import Callback
+from anydevice.train.callbacks.callback import everywhere
 
 from . import experiments
 
@@ -275,3 +280,38 @@ def test_a_run_that_somebody_has_is_refused_to_a_second_loop(tmp_path: Path) -> 
     record = read(tmp_path, sweep.runs[0].key)
     assert isinstance(record, Record)
     assert record.state == "done"
+
+
+def test_a_trial_that_the_program_has_elsewhere_is_not_in_a_runs_record(monkeypatch) -> None:
+    seen = []
+
+    class Recorder(Callback):
+        stopped = False
+
+        def on_end_epoch(self, trial):
+            seen.append(trial.history[-1]["loss"])
+
+        def begin(self):
+            seen.append("begins")
+
+        def take(self, result):
+            everywhere.remove(self)
+
+        def end(self, error):
+            assert error is None
+
+    def trained(run=None):
+        x = torch.ones(4, 2)
+        trial = ad.Trial(torch.nn.Linear(2, 1), "sgd", "mse").with_generators((x, x[:, :1]))
+        return trial.run(1, verbose=False)
+
+    def unpacked():  # which runs the program up to its sweep
+        trained()
+        return trained
+
+    monkeypatch.setattr(worker, "take_resources", lambda resources: None)
+    job: Any = SimpleNamespace(resources=None, experiment=SimpleNamespace(unpacked=unpacked))
+    tracker: Any = Recorder()
+    worker.carry_out(job, ad.grid(lr=[1])[0], tracker)
+    del worker.trackers[ad.grid(lr=[1])[0].key]
+    assert [type(each) for each in seen] == [str, float]

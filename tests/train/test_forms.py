@@ -181,6 +181,36 @@ def test_numbers_of_numpys_own_type_say_what_to_do(data):
     assert any("x.astype('float32')" in note for note in caught.value.__notes__)
 
 
+@pytest.mark.parametrize(
+    ("target", "loss", "fix"),
+    [
+        (lambda y: y.float(), "cross_entropy", "y.long()"),
+        (lambda y: y[:, None], "nll", "y.squeeze(1)"),
+        (lambda y: nn.functional.one_hot(y, 3), "nll", "y.argmax(1)"),
+    ],
+)
+def test_targets_that_are_no_classes_say_what_to_do(data, target, loss, fix):
+    trial = Trial(nn.Linear(4, 3), "sgd", loss).with_generators((data[0], target(data[1])))
+    with pytest.raises(RuntimeError) as caught:
+        trial.run(1, verbose=False)
+    assert any(f"Fix: y = {fix}" in note for note in caught.value.__notes__)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ((nn.Linear, "sgd", "mse"), r"write Linear\(…\)"),
+        ((None, "sgd", "mse"), "a network that is an nn.Module, got NoneType"),
+        ((nn.Linear(1, 1), "adm", "mse"), "did you mean adam?"),
+        ((nn.Linear(1, 1), "mse", "sgd"), r"got the loss 'mse': its place is after"),
+        ((nn.Linear(1, 1), "sgd", nn.MSELoss), r"write MSELoss\(\)"),
+    ],
+)
+def test_what_is_no_network_optimizer_or_loss_is_refused_at_once(given, said):
+    with pytest.raises(UsageError, match=said):
+        Trial(*given)
+
+
 # ---- torchbearer ----
 
 

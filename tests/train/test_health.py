@@ -91,3 +91,16 @@ def test_few_losses_are_kept_of_a_long_epoch():
             noted.note(step, torch.tensor(math.nan if step > 700 else 1.0))
     assert len(noted.losses) < NOTED
     assert 700 < noted.first_not_finite() <= 700 + noted.every
+
+
+def test_a_loss_that_explodes_within_the_first_epoch_is_announced_once(caplog):
+    trial = trained(sgd(100.0))
+    trial.run(4, verbose=False)
+    (said,) = [line for line in caplog.messages if line.startswith("The loss")]
+    assert "The loss went from" in said
+    assert "in epoch 1 with learning rate 100. Fix: a lower learning rate" in said
+
+
+def test_a_loss_that_is_large_from_the_start_is_not_announced(caplog):
+    trained(sgd(1e-9), x=X, y=Y * 1000)
+    assert "The loss" not in caplog.text

@@ -73,11 +73,25 @@ def _note_shapes(error: Exception, batch: Any, output: Any) -> None:
             "NumPy's numbers are float64 unless one asks, and the network's are not. Fix: give "
             "float32, such as x.astype('float32') or x.float()."
         )
+    target = batch[-1] if isinstance(batch, (tuple, list)) else None
+    if isinstance(target, Tensor) and isinstance(output, Tensor):
+        _note_target(error, output, target)
     if isinstance(batch, Tensor) and output is not None:
         error.add_note(
             "The data has no targets, so the inputs are the targets too, as for an autoencoder. "
             "Fix: give pairs, with_generators((inputs, targets))."
         )
+
+
+def _note_target(error: Exception, output: Tensor, target: Tensor) -> None:
+    """What a loss over classes takes, where the targets are of another shape or type."""
+    text = str(error)
+    if "dtype to be Long" in text or "scalar type Long" in text:
+        error.add_note("Classes are whole numbers. Fix: y = y.long()")
+    if "multi-target not supported" in text and target.shape == output.shape:
+        error.add_note("Classes are one number for each sample. Fix: y = y.argmax(1), or y.float()")
+    elif "multi-target not supported" in text and target.dim() == 2:
+        error.add_note("Classes are one number for each sample. Fix: y = y.squeeze(1)")
 
 
 def _by_step(step: Step) -> Forward:

@@ -66,6 +66,10 @@ class Noted:
             self.every *= 2
             self.losses = [(step, loss) for step, loss in self.losses if step % self.every == 0]
 
+    def first(self) -> float | None:
+        """The first loss that is still noted."""
+        return float(self.losses[0][1]) if self.losses else None
+
     def first_not_finite(self) -> int | None:
         """The first step noted whose loss was not a finite number."""
         return next((step for step, loss in self.losses if not math.isfinite(float(loss))), None)
@@ -75,10 +79,13 @@ def announce_divergence(trial: "Trial", record: dict[str, Any]) -> None:
     """One line, once a run, for a loss that is not finite any more, or that has exploded."""
     noted, trial.job.noted = trial.job.noted, Noted()
     loss, lowest = record.get("loss"), _lowest(trial)
-    if not isinstance(loss, float) or not _is_sound(lowest):
+    if trial.job.diverged or not isinstance(loss, float) or not _is_sound(lowest):
         return
+    if lowest is None and GREW < loss < math.inf:  # has it grown within the first epoch?
+        lowest = noted.first()
     if math.isfinite(loss) and not (lowest and loss > GREW * lowest):
         return
+    trial.job.diverged = True
     if trial.ranks is None or trial.ranks.first:
         log.warning("%s", _divergence(trial, loss, lowest, noted))
 

@@ -90,6 +90,7 @@ def named(network: nn.Module, pattern: str) -> dict[str, nn.Parameter]:
     }
     if not found:
         layers = [name for name, _ in network.named_modules() if name]
+        layers = layers or [name for name, _ in network.named_parameters()]
         raise UsageError(
             f"expected a pattern that matches layers, got {pattern!r}: "
             f"{did_you_mean(pattern, layers)}"

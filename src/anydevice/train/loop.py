@@ -46,6 +46,7 @@ class Job:
     parts: int = 1  # that each batch is taken in, since it did not fit
     samples: int = 0  # of the epoch that is under way
     noted: Noted = field(default_factory=Noted)
+    diverged: bool = False  # and it was announced
     norm: Tensor | None = None  # of the last step's gradients, before they were clipped
 
 

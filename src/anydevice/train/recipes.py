@@ -26,8 +26,20 @@ def optimizer_of(
     return wanted
 
 
+def refuse_unknown_optimizer(wanted: object) -> None:
+    """A name that no optimizer has is refused before the run that would need it."""
+    if isinstance(wanted, str) and wanted.lower() not in _optimizers():
+        if wanted.lower() in _losses():
+            raise UsageError(
+                f"expected an optimizer, got the loss {wanted!r}: its place is after the "
+                f'optimizer\'s, as in Trial(network, "adam", {wanted!r}).'
+            )
+        _named(wanted, _optimizers(), "optimizer")
+
+
 def loss_of(wanted: str | Loss | None) -> Loss | None:
     """The loss function: `loss_of("cross_entropy")`, or anything callable as it is."""
+    _refuse_class(wanted)
     if isinstance(wanted, str):
         named: Loss = _named(wanted, _losses(), "loss")
         return named
@@ -37,6 +49,12 @@ def loss_of(wanted: str | Loss | None) -> Loss | None:
         "expected a loss as a function, a module or a name such as 'cross_entropy', "
         f"got {wanted!r}."
     )
+
+
+def _refuse_class(loss: object) -> None:
+    if isinstance(loss, type) and issubclass(loss, nn.Module):
+        name = loss.__name__
+        raise UsageError(f"expected a loss as an object, got the class {name}: write {name}().")
 
 
 def _built(factory: Any, network: nn.Module, loss: object) -> Optimizer:

@@ -48,7 +48,7 @@ from anydevice.train.options import KEEP, Options, determinism
 from anydevice.train.precision import precision_of
 from anydevice.train.questions import Questions
 from anydevice.train.ranks import Ranks, own_device, together
-from anydevice.train.recipes import Loss, OptimizerLike, loss_of
+from anydevice.train.recipes import Loss, OptimizerLike, loss_of, refuse_unknown_optimizer
 
 SETS = ("train", "val", "test")
 
@@ -105,6 +105,8 @@ class Trial(Questions, Forms):
         criterion: str | Loss | None = None,
         verbose: bool | int = True,
     ) -> None:
+        _refuse_no_module(network)
+        refuse_unknown_optimizer(optimizer)
         if loss is not None and criterion is not None:
             raise UsageError("expected one loss, got loss= and criterion=: leave one out.")
         loss = criterion if loss is None else loss
@@ -705,6 +707,15 @@ class Trial(Questions, Forms):
             if self._strategy is None:
                 self._strategy = share_out(self, self._optimizer, self.ranks)
             yield watch
+
+
+def _refuse_no_module(network: object) -> None:
+    if isinstance(network, nn.Module):
+        return
+    if isinstance(network, type) and issubclass(network, nn.Module):
+        name = network.__name__
+        raise UsageError(f"expected a network as an object, got the class {name}: write {name}(…).")
+    raise UsageError(f"expected a network that is an nn.Module, got {type(network).__name__}.")
 
 
 def _home(network: nn.Module) -> torch.device:

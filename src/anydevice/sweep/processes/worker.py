@@ -71,10 +71,10 @@ def run_inside(job: Job, run: Run) -> Run:
 def carry_out(job: Job, run: Run, tracker: Tracker) -> None:
     """Runs the experiment to its end, and records how it ended."""
     trackers[run.key] = tracker
-    everywhere.append(tracker)
     try:
         take_resources(job.resources)
         experiment = job.experiment.unpacked()
+        everywhere.append(tracker)  # of trials that the program has outside it, nothing is kept
         seed_all(run.seed)
         tracker.begin()
         result = experiment(run)
