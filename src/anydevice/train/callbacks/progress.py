@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 BETWEEN = 0.1  # seconds between two pictures of the bar
 BAR = 20  # characters, or fewer in a narrow terminal
-BESIDE = 56  # of the text beside it
+TEXT = 56  # of the loss, the speed and the time in the same line
 
 
 class Progress(Callback):
@@ -92,7 +92,7 @@ class Progress(Callback):
     def _part(self, done: int) -> list[str]:
         if self._total is None:
             return [f"{done}/?"]
-        width = max(0, min(BAR, self.console.width - BESIDE))
+        width = max(0, min(BAR, self.console.width - TEXT))
         drawn = bar(done / max(self._total, 1), width)
         return [*([drawn] if width else []), f"{done}/{self._total}"]
 
