@@ -17,6 +17,7 @@ from torch._dynamo.eval_frame import OptimizedModule
 from torch._guards import CompileContext
 from torch._higher_order_ops.flex_attention import flex_attention, flex_attention_backward
 from torch._ops import HigherOrderOperator, resolve_key
+from torch.utils.hooks import RemovableHandle
 
 from anydevice.plan.time.recorder import in_backward
 from anydevice.virtual.compiled import choice, hollow_inductor
@@ -84,6 +85,7 @@ class Compiled:
         self.what, self._enter, self._leave = what, enter, leave
         self.used = False
         self.traced = Traced()
+        self.hooks: list[RemovableHandle] = []  # of all modules, which do nothing in compiled code
         self.networks: list[str] = []  # the classes of those that were compiled for WHOLE
         self._wholes: dict[int, Callable[..., Any]] = {}  # by the id of the network
         self.eager_flex = False
@@ -131,18 +133,45 @@ class Compiled:
         if caller == flex_attention_module.__name__:
             self.eager_flex = True
             return self._noted(model)  # what flex_attention runs without torch.compile
+        if model is None:
+            return lambda given: self._compile(given, **options)
         if not self.used and self.what != EAGER:
             self.used, self.why_not = True, choice.why_not()
         if not self.why_not and self.what != EAGER:
             self._note_mode(options)
             compiled = self._for_a_card(model, **options)
-            return self._in_place(model, compiled) if _is_own_call(model) else compiled
-        if model is None:
-            return lambda given: self._compile(given, **options)
+            if isinstance(compiled, OptimizedModule):
+                compiled.forward = self._unwatched(compiled.forward)
+                return compiled
+            quick = self._unwatched(compiled)
+            return self._in_place(model, quick) if _is_own_call(model) else quick
         if isinstance(model, nn.Module):
             context: Any = self._noted  # as far as it is used: it wraps the forward pass
             return OptimizedModule(model, context)
         return self._noted(model)
+
+    def _unwatched(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
+        """The same, without the hooks of all modules: Dynamo would trace them in each module."""
+
+        @wraps(compiled)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return compiled(*args, **kwargs)
+            with self._unhooked():
+                return compiled(*args, **kwargs)
+
+        return called
+
+    @contextmanager
+    def _unhooked(self) -> Iterator[None]:
+        """Without `hooks`."""
+        places = ((each.hooks_dict_ref(), each.id) for each in self.hooks)
+        put_off = [(hooks, id_, hooks.pop(id_)) for hooks, id_ in places if hooks and id_ in hooks]
+        try:
+            yield
+        finally:
+            for hooks, id_, hook in put_off:
+                hooks[id_] = hook
 
     def _in_place(self, call: Any, compiled: Callable[..., Any]) -> Callable[..., Any]:
         """What module.compile() keeps: Dynamo leaves hooks out that do nothing while it traces."""

@@ -412,6 +412,7 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             register_optimizer_step_pre_hook(self._before_step),
             register_optimizer_step_post_hook(self._after_step),
         ]
+        self.compiled.hooks = hooks[:2]
         try:
             with (
                 self.ledger,
