@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from anydevice.sweep.processes import pool
-from anydevice.virtual import enabled
 
 from ..forked import Child
 
@@ -21,8 +20,6 @@ def forked_servers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(pool, "subprocess", stands_in)
 
 
-def started(command: list[str], **options: Any) -> subprocess.Popen[bytes] | Child:
-    if enabled():  # a server with virtual GPUs imports torch with them
-        return subprocess.Popen(command, **options)
+def started(command: list[str], **options: Any) -> Child:
     given = {number: number for number in (1, 2, *options["pass_fds"])}
     return Child(command[1:], given, session=True)

@@ -132,16 +132,20 @@ def test_virtual_gpus_are_inherited_a_gpu_each_or_a_share(tmp_path: Path) -> Non
         shares = ad.Sweep(experiments.where, runs).run(
             tmp_path / "shares", workers=3, verbose=False
         )
-        named = ad.Sweep(experiments.where, [{"device": "cuda:1"}]).run(
-            tmp_path / "named", verbose=False
-        )
     assert sorted(figures(each, "gpu")) == [0, 1]
     assert [r.device for r in each] == [f"cuda:{gpu}" for gpu in figures(each, "gpu")]
     assert {(r.device_name, r.virtual) for r in each} == {("Tesla T4", True)}
     assert all(record.peak_bytes for record in each)
     assert figures(each, "limit") == [1.0, 1.0]
     assert figures(shares, "limit") == [0.5, 0.5]
-    assert named[0].device == "cuda:1"
+
+
+@pytest.mark.fresh
+def test_a_new_python_has_the_virtual_gpus_too(tmp_path: Path) -> None:
+    with ad.virtual_gpus(2, "t4"):
+        named = ad.Sweep(experiments.where, [{"device": "cuda:1"}])
+        (record,) = named.run(tmp_path, verbose=False)
+    assert record.device == "cuda:1"
 
 
 def test_weak_runs_stop_early_by_halving(tmp_path: Path) -> None:
