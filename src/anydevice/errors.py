@@ -73,6 +73,21 @@ def names_checked(function: Callable[Arguments, Returned]) -> Callable[Arguments
     return checked
 
 
+def names_in(given: Iterable[str], *functions: Callable[..., object]) -> None:
+    """Raises a UsageError for a name among the given that none of the functions has an argument of.
+
+    >>> def train(*, epochs: int = 1, **options): ...
+    >>> names_in(["epoch"], train)
+    Traceback (most recent call last):
+    anydevice.errors.UsageError: expected arguments of train, got epoch: did you mean epochs?
+    """
+    parameters = [p for f in functions for p in inspect.signature(f).parameters.values()]
+    known = [p.name for p in parameters if p.kind != p.VAR_KEYWORD and p.name != "self"]
+    for name in given:
+        if name not in known:
+            raise UsageError(_unknown_argument(functions[0], name, known))
+
+
 def _unknown_argument(function: Callable[..., object], name: str, known: list[str]) -> str:
     called = function.__qualname__.removesuffix(".__init__").rpartition("<locals>.")[-1]
     # The shorter name may be meant in part only: clip for clip_norm, metric for metrics.

@@ -335,6 +335,8 @@ def test_a_module_fits_a_module_of_data(data):
     assert "val_loss" in history[-1]
     assert trial.options.clip_norm == 1.0
     assert trial.job.step == 4
+    with pytest.raises(UsageError, match="got max_epoch: did you mean max_epochs"):
+        ad.Trial.of(Module(), max_epoch=2)
     with pytest.raises(UsageError, match="num_gpus of 0 or 1 in one process, got 2"):
         ad.Trial.of(Module(), num_gpus=2)
 

@@ -134,3 +134,9 @@ def test_a_networks_own_step_is_used_for_the_summary(network, data):
 
     trial = ad.Trial(network, "sgd", step=step, callbacks=[Callback()])
     assert trial.summary({"points": data[0]}).layers[0].output == [130, 3]
+
+
+def test_an_example_of_another_shape_is_a_sentence(caplog):
+    with pytest.raises(UsageError, match=r"that Linear takes, got \[2, 5\] torch.float32, with"):
+        ad.summary(nn.Linear(4, 3), torch.randn(2, 5))
+    assert not caplog.records

@@ -13,6 +13,7 @@ and a parameter's not at all. The optimizer's state is that of a step over param
 """
 
 import copy
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -227,6 +228,7 @@ def _run(network: nn.Module, batch: Any, call: Call, autocast: Any) -> Ran:
             for context in (torch.enable_grad(), autocast, counter):
                 stack.enter_context(context)
             stack.enter_context(_counting(hollow, ran))
+            stack.enter_context(_unlogged())
             call(hollow, inputs)
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise UsageError(
@@ -234,7 +236,26 @@ def _run(network: nn.Module, batch: Any, call: Call, autocast: Any) -> Ran:
             f"needs values ({error.args[0] if error.args else error}): leave the example out, "
             "ad.summary(network)."
         ) from error
+    except UsageError:
+        raise
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        shapes = tree_map_only(Tensor, lambda tensor: f"{list(tensor.shape)} {tensor.dtype}", batch)
+        raise UsageError(
+            f"expected an example that {type(network).__name__} takes, got {shapes}, with which "
+            f"its forward pass ends in {type(error).__name__}: {error}"
+        ) from error
     return ran
+
+
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    """Errors of fake tensors are logged by PyTorch with their traceback, and raised as well."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
 
 
 def _without_values(network: nn.Module, mode: FakeTensorMode | None) -> nn.Module:

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from anydevice.devices.choose import DeviceLike, exact, pick, try_gpu
 from anydevice.devices.move import move
-from anydevice.errors import UsageError, names_checked
+from anydevice.errors import UsageError, names_checked, names_in
 from anydevice.tables import show_text
 from anydevice.train import shortage, state
 from anydevice.train.callbacks.callback import checked
@@ -158,6 +158,7 @@ class Trial(Questions, Forms):
         Example:
             >>> history = ad.Trial.of(module).with_generators((x, y)).run(1, verbose=False)
         """
+        names_in(options, cls.of, cls.__init__)
         recipe = recipe_of(module)
         callbacks = [*recipe.pop("callbacks"), *options.pop("callbacks", ())]
         trial = cls(module, callbacks=callbacks, **{**recipe, **options})
