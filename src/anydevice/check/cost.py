@@ -16,11 +16,14 @@ Beside = dict[tuple[str, int], tuple[float, int]]  # by line: seconds for a batc
 
 
 def seconds(work: Sequence[Seen], card: Card, gpus: int = 1, beside: Beside | None = None) -> float:
-    """How long this work takes as one step among many: at least as long as workers take for it."""
+    """How long this work takes as one step among many: at least as long as one worker for it.
+
+    How many workers help depends on the machine: with several, they count as quick enough.
+    """
     simulated = Simulation(Rates(card), gpus).seconds(Work([one.entry for one in work]), False)
     fetched = [one.site.own for one in work if is_fetched(one)]
     each = ((beside or {}).get(own, (0.0, 1)) for own in fetched)
-    return max(simulated, sum(spent / max(1, workers) for spent, workers in each))
+    return max(simulated, sum(spent for spent, workers in each if workers == 1))
 
 
 def is_fetched(one: Seen) -> bool:

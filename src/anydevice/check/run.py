@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import re
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -30,6 +30,7 @@ from anydevice.plan.hollow.values import Branches, reads_answered
 from anydevice.plan.hollow.watch import Enough
 from anydevice.plan.time.spans import step_timeline
 from anydevice.plan.time.work import Exchange, Work
+from anydevice.text import duration_text
 from anydevice.virtual.machine import virtual_gpus
 
 FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
@@ -171,6 +172,7 @@ def examined(trace: Trace, kinds: Sequence[str], gpus: int = 1) -> Checked:
     prices.set_together(mistakes, fixed)
     plain = [replace(finding, change=None, span=None) for finding in found]
     checked = Checked(plain, prices.step, fixed, len(trace.steps), trace.unit, trace.hollow)
+    checked.notes += _slow_workers(trace, checked.step)
     if usual := trace.usual:
         work = Work([one.entry for one in trace.work(usual)])
         for kind in kinds:
@@ -179,6 +181,17 @@ def examined(trace: Trace, kinds: Sequence[str], gpus: int = 1) -> Checked:
     met = (one for one in trace.seen if isinstance(one.entry, Exchange))
     checked.collectives = [(one.entry.name, one.site) for one in met]  # type: ignore[union-attr]
     return checked
+
+
+def _slow_workers(trace: Trace, step: dict[str, float]) -> Iterator[str]:
+    """A note on each loader whose workers together are slower here than a step."""
+    quickest = min(step.values(), default=0.0)
+    for seconds, workers in dict.fromkeys(trace.facts.get("beside", {}).values()):
+        if workers > 1 and seconds / workers > 1.1 * quickest > 0:
+            yield (
+                f"On this machine, a worker makes a batch in {duration_text(seconds)}: with "
+                f"{workers} of them there is one every {duration_text(seconds / workers)}."
+            )
 
 
 def _is_worth_a_line(finding: Finding, step: dict[str, float]) -> bool:

@@ -120,6 +120,13 @@ def targets_at(file: str, line: int) -> list[str]:
     return list(_names(getattr(made, "targets", None) or [getattr(made, "target", None)]))
 
 
+def assigned(file: str, name: str) -> Iterator[tuple[int, ast.expr]]:
+    """All that a file assigns to this name, each with its line."""
+    for node in _nodes(file):
+        if isinstance(node, ast.Assign) and any(ast.unparse(each) == name for each in node.targets):
+            yield node.lineno, node.value
+
+
 def _names(nodes: Any) -> Iterator[str]:
     for node in nodes:
         for part in ast.walk(node) if isinstance(node, ast.AST) else ():

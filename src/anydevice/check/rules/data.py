@@ -32,7 +32,7 @@ class WaitsForData(Rule):
         """Each line that fetches from a loader."""
         alone = {c.site.own for c in trace.named("iterate") if not _workers(c.info["loader"])}
         for line in recurring(trace, is_fetched):
-            made = self._alone(line) if line.site.own in alone else self._by_few(line, trace)
+            made = self._alone(line) if line.site.own in alone else self._by_one(line, trace)
             if made is not None:
                 made.confidence, made.least = "likely", 0.1
                 yield made
@@ -50,19 +50,18 @@ class WaitsForData(Rule):
             replacing(at(line, is_fetched), lambda o: o.changed(seconds=FROM_A_WORKER)),
         )
 
-    def _by_few(self, line: Recurring, trace: Trace) -> Finding | None:
+    def _by_one(self, line: Recurring, trace: Trace) -> Finding | None:
         seconds, workers = trace.facts.get("beside", {}).get(line.site.own, (0.0, 0))
-        if seconds < LONG:
+        if workers != 1 or seconds < LONG:
             return None
         finding = self.of_line(
             line,
-            f"A worker makes a batch in {duration_text(seconds)} (measured here), and there "
-            f"{'is one' if workers == 1 else f'are {workers}'}: a step waits for it.",
-            f"DataLoader(…, num_workers={min(16, 4 * workers)}) or more: the time for a batch, "
-            "divided by that of a step",
+            f"The one worker makes a batch in {duration_text(seconds)} (measured here), and the "
+            "step waits for it.",
+            "DataLoader(…, num_workers=4) or more: the time for a batch, divided by that of a step",
             replacing(at(line, is_fetched), lambda o: o.changed(name="ready")),
         )
-        finding.least_seconds, finding.hint = LONG / 4, workers > 1
+        finding.least_seconds = LONG / 4
         return finding
 
 

@@ -12,6 +12,7 @@ from anydevice.virtual.compiled.launches import GRAPH, REPLAY, REPLAYED
 
 MANY = 32  # times that a line launches the same op in a step
 WORTH = 0.2  # of a step
+Line = tuple[tuple[str, int], str]  # and the module that runs
 
 
 class SmallKernels(Rule):
@@ -21,7 +22,7 @@ class SmallKernels(Rule):
     kind = "slow"
 
     def find(self, trace: Trace) -> Iterator[Finding]:
-        """Each line that does."""
+        """Each loop that does, at the line that launches most."""
         usual = trace.usual
         if usual is None or _is_compiled(trace, usual):
             return
@@ -41,26 +42,34 @@ class SmallKernels(Rule):
 
 
 def _loops(step: list[Seen]) -> Iterator[list[Seen]]:
-    """What lines of the program launch that run many times in the same call of a module."""
-    lines: dict[object, list[Seen]] = defaultdict(list)
+    """What the lines of a function launch that run many times in the same call of a module."""
+    lines: dict[Line, list[Seen]] = defaultdict(list)
     for one in step:
-        if one.launched and one.phase == "forward" and one.site.library is None:
-            lines[one.site.own, one.module].append(one)
+        if one.launched and one.phase == "forward" and one.site.frames and not one.site.library:
+            lines[_line(one)].append(one)
+    functions: dict[object, list[list[Seen]]] = defaultdict(list)
     for seen in lines.values():
         if max(Counter(one.op for one in seen).values()) >= MANY:
-            yield seen
+            function = seen[0].site.file, seen[0].site.frames[0].function, seen[0].module
+            functions[function].append(seen)
+    for of_it in functions.values():
+        yield [one for seen in sorted(of_it, key=len, reverse=True) for one in seen]
+
+
+def _line(one: Seen) -> Line:
+    return one.site.own, one.module
 
 
 def _of(seen: list[Seen], step: list[Seen]) -> Callable[[Seen], bool]:
     """Those launches, and what goes back through them: as often, and of the same shapes."""
-    line = seen[0].site.own, seen[0].module
+    lines = set(map(_line, seen))
     fewest = min(count for count in Counter(one.op for one in seen).values() if count >= MANY)
     back = Counter((one.op, one.shapes) for one in step if one.launched and _is_back(one))
 
     def is_of(one: Seen) -> bool:
         if _is_back(one):
             return back[one.op, one.shapes] >= 0.9 * fewest
-        return (one.site.own, one.module) == line
+        return one.phase == "forward" and _line(one) in lines
 
     return is_of
 
@@ -82,7 +91,7 @@ class LaunchBound(Rule):
             return
         step = trace.work(usual)
         launched = [one for one in step if one.launched and _can_be_compiled(one)]
-        if launched:
+        if launched and not any(_loops(step)):
             yield self.finding(
                 f"The GPU waits for the host, which launches {len(launched)} kernels one by one. "
                 "What compiled kernels save by fusing is not counted.",
@@ -93,7 +102,7 @@ class LaunchBound(Rule):
                 change=_replayed(_can_be_compiled),
                 confidence="likely",
                 least=WORTH,
-                least_seconds=1e-4,
+                least_seconds=5e-4,
                 hint=True,
             )
 

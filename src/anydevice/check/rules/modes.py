@@ -9,6 +9,8 @@ from anydevice.check.finding import Finding, Rule
 from anydevice.check.trace import Call, Trace
 from anydevice.text import size_text
 
+LEAST = 16 << 10  # bytes of activations
+
 
 class EvaluatedWithGradients(Rule):
     """A network in eval mode runs without torch.no_grad(): its activations are kept for nothing."""
@@ -30,6 +32,8 @@ class EvaluatedWithGradients(Rule):
             before = found.get(call.site.own, (call, 0))
             found[call.site.own] = before[0], max(before[1], size)
         for call, size in found.values():
+            if size < LEAST:
+                continue
             yield self.finding(
                 f"{call.info['kind']} is in eval mode and runs with gradients: "
                 f"{size_text(size)} of activations are kept for a backward pass that does not "
