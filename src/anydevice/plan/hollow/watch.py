@@ -15,6 +15,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 from torch._ops import HigherOrderOperator
+from torch.multiprocessing import reductions
 from torch.nn.modules import module as modules
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
@@ -59,6 +60,7 @@ from anydevice.virtual.events import Event, listening
 # (workspaces.py).
 
 
+StorageWeakRef: Any = reductions.StorageWeakRef
 FAKE = torch._C._TorchDispatchModeKey.FAKE
 SENDS = (torch.ops.c10d.send.default, torch.ops.c10d.recv_.default)
 DATA_PARALLEL = "torch.nn.parallel.data_parallel"  # whose name is a function's in torch.nn.parallel
@@ -121,7 +123,9 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._roots = 0
         self._nodes: list[int] = [0]  # autograd's nodes from this number on …
         self._owners: list[str] = [""]  # … are of this module
-        self._leaves: set[int] = set()  # storages of what gradients are computed for
+        # Storages of what gradients are computed for. Each is kept by a weak reference, so that one
+        # that is freed leaves its id to no other.
+        self._leaves: dict[int, Any] = {}
         self._lazy: set[int] = set()  # modules whose parameters have no shape yet
         self._given: set[int] = set()  # ids of what optimizers were made for
         self.pipelined = False  # whether ranks send to each other, as a pipeline's stages do
@@ -191,9 +195,11 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if isinstance(first, Tensor) and _storage(first) in self._leaves:
                 self.steps.written()
         elif torch.is_grad_enabled() and op._overloadpacket is not torch.ops.aten.detach:
-            used = {_storage(a) for a in args if isinstance(a, Tensor) and _is_trained(a)}
+            used = [a for a in args if isinstance(a, Tensor) and _is_trained(a)]
             if used:
-                self._leaves |= used
+                for leaf in used:
+                    if _storage(leaf) not in self._leaves:
+                        self._leaves[_storage(leaf)] = StorageWeakRef(leaf.untyped_storage())
                 self.steps.computed()
                 self.end_if_enough()
 
