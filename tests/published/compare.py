@@ -54,18 +54,31 @@ def _fresh(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
 def planned(record: Record, python: Planner = _fresh) -> Answer:
     """What `anydevice plan` says of the record's program."""
     command = ("-m", "anydevice", "plan", "--json", "--gpu", record.gpu, *record.flags.split())
-    done = python(*command, str(CASES / record.program), *record.args.split(), cwd=CASES)
+    launcher = ("torchrun",) * ("--nodes" in record.flags)
+    program = (*launcher, str(CASES / record.program), *record.args.split())
+    done = python(*command, *program, cwd=CASES)
     try:
-        answer: Answer = json.loads(done.stdout)["gpus"][0]
+        said = json.loads(done.stdout)
+        answer: Answer = said["gpus"][0] if "gpus" in said else _of_cluster(said["clusters"][0])
     except (ValueError, LookupError):
         return {"error": done.stderr[-600:]}
     return answer
+
+
+def _of_cluster(cluster: dict[str, Any]) -> Answer:
+    """Its tightest role, with the time of all."""
+    role = next(r for r in cluster["roles"] if r["rank"] == cluster["tightest"])
+    return {**role, "time": cluster["time"]}
 
 
 def compared(record: Record, answer: Answer) -> Compared:
     """The record beside its prediction."""
     if record.quantity == "fits":
         return Compared(record, answer["verdict"])
+    if record.quantity == "rate":
+        time = answer["time"]
+        each, expected = time["tokens_per_second_per_gpu"], time["seconds"]
+        return Compared(record, each, each * expected / time["high"], each * expected / time["low"])
     if record.quantity == "time":
         time = answer["time"]
         ends = [time[name] / record.scale for name in ("seconds", "low", "high")]
@@ -100,5 +113,7 @@ def summary(quantity: str, rows: Sequence[Compared]) -> Summary:
 def summaries(rows: Iterable[Compared]) -> list[Summary]:
     """One for each quantity, of the main readings."""
     main = [row for row in rows if row.record.reading == "main"]
-    found = ((name, [r for r in main if r.record.quantity == name]) for name in (*MEMORY, "time"))
+    found = (
+        (name, [r for r in main if r.record.quantity == name]) for name in (*MEMORY, "time", "rate")
+    )
     return [summary(name, some) for name, some in found if some]

@@ -21,7 +21,8 @@ program in `tests/published/`. The programs were written again from the sources'
 so a part of each error is the copy's, not the prediction's.
 
 **Allocated** is `torch.cuda.max_memory_allocated()`, **reserved** what the allocator took from the
-driver, **device** what `nvidia-smi` shows, **time** a training step.
+driver, **device** what `nvidia-smi` shows, **time** a training step, **rate** the tokens that each
+GPU of a cluster trains on in a second.
 
 Unless a figure is marked *new*, it was seen before the prediction. The rates of products come from
 other people's measurements of matrix products; that of convolutions (0.85 of them) was chosen with
@@ -98,7 +99,7 @@ def _summary_table(rows: Sequence[Compared]) -> Iterator[str]:
 
 
 def _summary_row(found: Summary) -> str:
-    inside = f"{found.inside}" if found.quantity in ("time", "device") else ""
+    inside = f"{found.inside}" if found.quantity in ("time", "rate", "device") else ""
     return (
         f"| {found.quantity} | {found.count} | {found.median:.2%} | {found.p90:.1%} | "
         f"{found.worst:.1%} | {found.ratio:.3f} | {inside} |"
@@ -135,10 +136,14 @@ def _row(row: Compared) -> str:
         measured = "yes" if record.value else "no"
         note = "; ".join(["**wrong**"] * row.wrong + marks)
         return f"| {record.id} | fits | {measured} | {row.predicted} | | | {note} |"
-    text = duration_text if record.quantity == "time" else size_text
+    text = {"time": duration_text, "rate": _rate}.get(record.quantity, size_text)
     ends = f"{text(row.low)} to {text(row.high)}" if row.high > row.low else ""
     figures = f"{text(record.measured)} | {text(float(row.predicted))} | {ends} | {row.ratio:.3f}"
     return f"| {record.id} | {record.quantity} | {figures} | {note} |"
+
+
+def _rate(tokens: float) -> str:
+    return f"{tokens:,.0f} tokens/s"
 
 
 def short(record: Record) -> str:

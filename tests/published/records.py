@@ -9,7 +9,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 CASES = HERE / "cases"
-UNITS = {"GB": 1e9, "MB": 1e6, "MiB": 2**20, "GiB": 2**30, "ms": 1e-3, "s": 1.0}
+UNITS = {"tokens/s": 1.0, "GB": 1e9, "MB": 1e6, "MiB": 2**20, "GiB": 2**30, "ms": 1e-3, "s": 1.0}
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Record:
     gpu: str
     torch: str
     model: str
-    quantity: str  # allocated, reserved, device, time, fits
+    quantity: str  # allocated, reserved, device, time, rate (tokens/s on each GPU), fits
     unit: str
     value: float | bool
     program: str

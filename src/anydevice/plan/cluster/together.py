@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from anydevice.plan.time.predict import Links, Simulation, stream_of
 from anydevice.plan.time.rates import Rates
-from anydevice.plan.time.work import Exchange, Work
+from anydevice.plan.time.work import Exchange, Op, Work
 
 ROUNDS = 3
 
@@ -106,6 +106,9 @@ class _Rank(Simulation):
                 yield _All(key, turn, len(meeting.present(entry)))
             self.wait_until(entry, max(meeting.came[key, turn].values()))
         self.do(entry)
+
+    def _kernel_time(self, op: Op) -> float:
+        return super()._kernel_time(op) / self.rates["together"]
 
     def wait_until(self, entry: Exchange, moment: float) -> None:
         self.waited += max(0.0, moment - self.ready(entry))

@@ -167,6 +167,7 @@ def relevant_causes(work: Work) -> list[str]:
         "data": {HostTime},
         "links": {Transfer, Exchange},
         "kernels": {Op},
+        "together": {Exchange},
     }
     return [cause for cause in causes() if kinds & needs.get(cause, kinds)]
 
