@@ -10,6 +10,7 @@ from anydevice.plan.cluster.variations import (
     Outcome,
     Variation,
     Variations,
+    _Plans,
     usual,
     vary,
     with_option,
@@ -72,6 +73,27 @@ def test_the_quickest_that_fits_comes_first() -> None:
     assert "it failed" in text
 
 
+def test_what_was_planned_before_ctrl_c_is_not_planned_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+
+    def run(self: object, command: list[str]) -> tuple[int, str, str]:
+        asked.append(command[-1])
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        return 0, json.dumps(plan_with(float(command[-1]))), ""
+
+    monkeypatch.setattr(_Plans, "_run", run)
+    monkeypatch.setattr("anydevice.plan.cluster.variations.usable_cores", lambda: 1)
+    given = [Variation("--batch", ("1", "2", "3"))], ["--gpu", "t4"], [str(tmp_path / "train.py")]
+    with pytest.raises(KeyboardInterrupt):
+        vary(*given)
+    assert "1 of 3 are kept; the same command continues" in capsys.readouterr().err
+    assert sorted(one.rate for one in vary(*given).outcomes) == [1, 2, 3]
+    assert asked.count("1") == 1
+
+
 @pytest.mark.long
 def test_programs_are_planned_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -97,6 +119,6 @@ for _ in range(4):
         "no": False,
     }
     assert "3 of 3" in capsys.readouterr().err
-    monkeypatch.setattr("subprocess.run", lambda *a, **k: pytest.fail("it was planned before"))
+    monkeypatch.setattr("subprocess.Popen", lambda *a, **k: pytest.fail("it was planned before"))
     again = vary([Variation("--batch", ("8", "64"))], *given[1:])
     assert again.fits

@@ -7,13 +7,18 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
 
 from anydevice.errors import UsageError
 from anydevice.files import write_whole
@@ -149,21 +154,39 @@ def vary(
     """
     names = tuple(variation.option for variation in variations)
     combinations = list(product(*(variation.values for variation in variations)))
-    outcomes: list[Outcome] = []
+    found = Variations(names, [])
+    plans = _Plans(names, tuple(options), tuple(program))
     workers = max(1, min(len(combinations), usable_cores()))
-    with ThreadPoolExecutor(workers) as pool:
-        running = [
-            pool.submit(_planned, names, values, tuple(options), tuple(program))
-            for values in combinations
-        ]
+    with ThreadPoolExecutor(workers) as pool, _shown(found, len(combinations)) as show:
+        running = [pool.submit(plans.of, values) for values in combinations]
         try:
             for done in as_completed(running):
-                outcomes.append(done.result())
-                print(_progress(names, outcomes, len(combinations)), file=sys.stderr)
+                found.outcomes.append(done.result())
+                show()
         except BaseException:
             pool.shutdown(cancel_futures=True, wait=False)
+            plans.stop()
+            many = f"{len(found.outcomes)} of {len(combinations)}"
+            print(f"anydevice: {many} are kept; the same command continues.", file=sys.stderr)
             raise
-    return Variations(names, outcomes)
+    return found
+
+
+@contextmanager
+def _shown(found: Variations, count: int) -> Iterator[Callable[[], None]]:
+    """What shows the outcomes so far: a table that grows in a terminal, else a line for each."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda: print(_progress(found.options, found.outcomes, count), file=sys.stderr)
+        return
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+
+        def show() -> None:
+            waits = f"{len(found.outcomes)} of {count} are planned; Ctrl-C keeps them"
+            live.update(Group(found, Text(waits, "dim")), refresh=True)
+
+        show()
+        yield show
 
 
 def _progress(names: tuple[str, ...], outcomes: list[Outcome], count: int) -> str:
@@ -173,10 +196,40 @@ def _progress(names: tuple[str, ...], outcomes: list[Outcome], count: int) -> st
     return f"anydevice: {len(outcomes)} of {count}: {values}: {result}"
 
 
+@dataclass
+class _Plans:
+    """Plans combinations of values for these options, each in a separate Python."""
+
+    names: tuple[str, ...]
+    options: tuple[str, ...]
+    program: tuple[str, ...]
+    _running: set[subprocess.Popen[str]] = field(default_factory=set)
+
+    def of(self, values: tuple[str, ...]) -> Outcome:
+        """The plan for these values; from the cache, if it was made before."""
+        return _planned(self.names, values, self.options, self.program, self._run)
+
+    def _run(self, command: list[str]) -> tuple[int, str, str]:
+        with subprocess.Popen(command, stdout=PIPE, stderr=PIPE, text=True) as process:
+            self._running.add(process)
+            out, err = process.communicate()
+            self._running.discard(process)
+        return process.returncode, out, err
+
+    def stop(self) -> None:
+        """Ends those that are running."""
+        for process in list(self._running):
+            process.terminate()
+
+
 def _planned(
-    names: tuple[str, ...], values: tuple[str, ...], options: Sequence[str], program: Sequence[str]
+    names: tuple[str, ...],
+    values: tuple[str, ...],
+    options: Sequence[str],
+    program: Sequence[str],
+    run: Callable[[list[str]], tuple[int, str, str]],
 ) -> Outcome:
-    """One combination, in a separate Python unless it was planned before."""
+    """One combination, unless it was planned before."""
     options, program = list(options), list(program)
     for name, value in zip(names, values, strict=True):
         if name in OWN:
@@ -187,16 +240,12 @@ def _planned(
     kept = folder(KEPT) / f"{_key(command)}.json"
     with suppress(OSError, ValueError):
         return Outcome(values, json.loads(kept.read_text("utf-8")))
-    done = subprocess.run(
-        [sys.executable, "-m", "anydevice", "plan", "--json", "--quiet", *command],
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode not in (0, 1):
-        sentence = (done.stderr.strip().splitlines() or ["no answer"])[-1]
+    code, out, err = run([sys.executable, "-m", "anydevice", "plan", "--json", "--quiet", *command])
+    if code not in (0, 1):
+        sentence = (err.strip().splitlines() or ["no answer"])[-1]
         return Outcome(values, None, sentence.removeprefix("anydevice: "))
-    write_whole(kept, done.stdout.encode(), mode=MODE)
-    return Outcome(values, json.loads(done.stdout))
+    write_whole(kept, out.encode(), mode=MODE)
+    return Outcome(values, json.loads(out))
 
 
 def with_option(arguments: Sequence[str], option: str, value: str) -> list[str]:
