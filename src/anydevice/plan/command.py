@@ -131,6 +131,8 @@ def main(arguments: list[str]) -> NoReturn:
         _rates(options)
     for path in (options.report, options.snapshot):
         _refuse_missing_folder(path)
+    if options.vary or options.tries:
+        _vary(options)
     from anydevice.plan.cluster.answer import ClusterPlan
     from anydevice.plan.hollow.failures import CannotPlanError
     from anydevice.plan.planning import plan

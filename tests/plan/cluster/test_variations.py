@@ -15,7 +15,7 @@ from anydevice.plan.cluster.variations import (
     vary,
     with_option,
 )
-from anydevice.plan.command import parse
+from anydevice.plan.command import main, parse
 
 
 def test_an_option_is_replaced_where_it_is_or_comes_last() -> None:
@@ -92,6 +92,23 @@ def test_what_was_planned_before_ctrl_c_is_not_planned_again(
     assert "1 of 3 are kept; the same command continues" in capsys.readouterr().err
     assert sorted(one.rate for one in vary(*given).outcomes) == [1, 2, 3]
     assert asked.count("1") == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "names"),
+    [("--vary=--lr=1,2", ["--lr"]), ("--try", ["--nodes"])],
+)
+def test_the_command_plans_variations(
+    monkeypatch: pytest.MonkeyPatch, option: str, names: list[str]
+) -> None:
+    def found(variations: list[Variation], *given: object) -> Variations:
+        assert [variation.option for variation in variations] == names
+        return Variations((), [Outcome((), plan_with(10, fits=False))])
+
+    monkeypatch.setattr("anydevice.plan.cluster.variations.vary", found)
+    with pytest.raises(SystemExit) as ended:
+        main(["--nodes", "2", *option.split("=", 1), "torchrun", __file__])
+    assert ended.value.code == 1
 
 
 @pytest.mark.long
