@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from anydevice.check.trace import NOWHERE, Seen, Site, Span, Trace
+from anydevice.text import duration_text
 
 Kind = Literal["error", "slow", "memory"]
 KINDS: tuple[Kind, ...] = ("error", "slow", "memory")
@@ -79,6 +80,16 @@ class Finding:
             "chain": [[place.file, place.line, place.function] for place in self.site.frames],
             "library": str(self.site.library) if self.site.library else None,
         }
+
+
+def hint_text(hint: Finding) -> str:
+    """What could be saved, and what that costs."""
+    word = "saves" if hint.kind == "slow" else "costs"
+    costs = {gpu: s if hint.kind == "slow" else -s for gpu, s in hint.seconds.items()}
+    times = ", ".join(f"{duration_text(max(0.0, s))} on {gpu}" for gpu, s in costs.items())
+    place = f" at {hint.site}" if hint.site else ""
+    price = f" It {word} {times} per step." if times else ""
+    return f"Hint, {hint.rule}{place}: {hint.what} Try: {hint.fix}.{price}"
 
 
 class Rule:

@@ -11,7 +11,7 @@ from typing import Any
 from rich.text import Text
 
 from anydevice.check import sarif
-from anydevice.check.finding import KINDS, Finding
+from anydevice.check.finding import KINDS, Finding, hint_text
 from anydevice.check.run import Checked
 from anydevice.check.settings import Settings
 from anydevice.check.source import is_accepted
@@ -128,7 +128,7 @@ class Report(Shown):
         if self.small:
             yield Text(self._small())
         for hint in self.hints:
-            yield Text(_hint(hint))
+            yield Text(hint_text(hint))
         if self.notes:
             yield Text("\n".join(self.notes), style="dim")
 
@@ -165,16 +165,6 @@ class Report(Shown):
         texts = ", ".join(f"{duration_text(max(0.0, s))} on {g}" for g, s in costs.items())
         lines = ", ".join(dict.fromkeys(f"{f.site} ({f.rule})" for f in self.small))
         return f"Small, {texts} together: {lines}."
-
-
-def _hint(hint: Finding) -> str:
-    """What could be saved, and what that costs."""
-    word = "saves" if hint.kind == "slow" else "costs"
-    costs = {gpu: s if hint.kind == "slow" else -s for gpu, s in hint.seconds.items()}
-    times = ", ".join(f"{duration_text(max(0.0, s))} on {gpu}" for gpu, s in costs.items())
-    place = f" at {hint.site}" if hint.site else ""
-    price = f" It {word} {times} per step." if times else ""
-    return f"Hint, {hint.rule}{place}: {hint.what} Try: {hint.fix}.{price}"
 
 
 def _lines(finding: Finding) -> str:

@@ -3,7 +3,7 @@
 const data = embedded();
 byId("title").textContent = data.program;
 byId("lead").textContent = lead();
-byId("findings").append(...data.findings.map(article), small());
+byId("findings").append(...data.findings.map(article), small(), ...[...data.hints, ...data.notes].map(note));
 byId("cards").append(...data.cards.filter(({ step }) => step).map(timeline));
 byId("foot").textContent = `Made ${data.made} by anydevice ${data.version}. Costs are simulated: the step as it is, minus the step without the finding.`;
 
@@ -43,6 +43,10 @@ function small() {
   if (!data.small.length) return element("p", {});
   const places = data.small.map(({ place, rule }) => `${place} (${rule})`);
   return element("p", { class: "note" }, `Small findings: ${[...new Set(places)].join(", ")}.`);
+}
+
+function note(text) {
+  return element("p", { class: "note" }, text);
 }
 
 function timeline(card) {

@@ -6,7 +6,7 @@ import linecache
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from anydevice.check.finding import Finding
+from anydevice.check.finding import Finding, hint_text
 from anydevice.devices.catalogue import card
 from anydevice.pages.frame import page, resource
 from anydevice.version import __version__
@@ -25,6 +25,7 @@ def report_page(report: Report) -> bytes:
         "cards": [_card(report, gpu) for gpu in report.gpus],
         "findings": [_finding(one) for one in report.findings],
         "small": [_finding(one) for one in report.small],
+        "hints": [hint_text(one) for one in report.hints],
         "notes": report.notes,
         "made": f"{datetime.now():%Y-%m-%d %H:%M}",
         "version": __version__,
