@@ -171,7 +171,7 @@ class Plan(Shown):
         return sentences + list(dict.fromkeys(note for v in self.verdicts for note in v.run.notes))
 
     def _notes(self) -> list[str]:
-        sources = dict(SOURCES)
+        sources = {**SOURCES, "CUDA context": context.SUMMARY}
         if not any(verdict.run.cudnn for verdict in self.verdicts):
             sources[WORKSPACE] = CUBLAS
         return [f"* {name}: {source}." for name, source in sources.items()]

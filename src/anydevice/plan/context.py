@@ -24,6 +24,11 @@ LAZY = (150 * MIB, 10 * MIB, 370 * MIB)  # value, least and most of the code
 EAGER = {10: (690 * MIB, 560 * MIB, 780 * MIB), 11: (1200 * MIB, 1020 * MIB, 1450 * MIB)}
 FIRST_LAZY = (11, 7)
 NEWEST = (13, 0)  # of the default wheel of torch 2.13
+SUMMARY = (
+    "a stack for each thread that the card can run at once, and the code of the kernels, for which "
+    "the middle of published sizes is assumed. --context gives a measured size; --json has the "
+    "sources"
+)
 SOURCE = (
     "2 KiB of stack for each thread that the card can run at once (Titan V: 319 MiB with PyCUDA, "
     "pytorch/pytorch issue 28394; RTX 3090: 256 MiB, invoke-ai/InvokeAI issue 9413), and code. "
