@@ -57,6 +57,10 @@ def command(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 CASES = {
     "no GPU": ("print(1)\n", "train.py, which ended without any work on a GPU"),
+    "all on the CPU": (
+        "import torch\ntorch.nn.Linear(2, 2)(torch.rand(3, 2)).sum().backward()\n",
+        "got train.py, which does all its work on the CPU",
+    ),
     "branches on item()": (
         START + "if loss.item() < 1:\n    network.double()\n" + STEPS,
         "got train.py:5, which branches on what it read from the GPU",

@@ -114,6 +114,14 @@ def on_the_host(line: str) -> CannotPlanError:
     )
 
 
+def all_on_the_host(name: str) -> CannotPlanError:
+    """The error for a program that has a GPU and puts nothing there."""
+    return CannotPlanError(
+        f"expected a program that trains or runs a network on a GPU, got {name}, which does all "
+        "its work on the CPU: move the network and its inputs to 'cuda'."
+    )
+
+
 def _needs_gpu_code(error: BaseException) -> str:
     if isinstance(error, ImportError):
         package = (error.name or "").partition(".")[0]

@@ -19,6 +19,7 @@ from anydevice.plan.hollow.compiled import AS_WRITTEN, COMPILED, EAGER_FLEX
 from anydevice.plan.hollow.failures import (
     CannotPlanError,
     DoesNotFitError,
+    all_on_the_host,
     explained,
     failed_later,
     on_the_host,
@@ -214,6 +215,8 @@ class _Running:
             with preferred(self.sdpa):
                 notes = self._run(watch)
             stats = [torch.cuda.memory_stats(device) for device in range(self.gpus)]
+            if not any(one.get(ALLOCATED) for one in stats):
+                raise all_on_the_host(self.name)
             if _refusals(self.gpus) > watch.refused:
                 raise torch.OutOfMemoryError  # the program caught it
             gc.collect()
