@@ -1,5 +1,6 @@
 """`anydevice plan --compile`: what compiling an eager program would change."""
 
+import gc
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,6 +77,8 @@ def test_without_triton_one_line_says_so_and_the_plan_is_eager(
 def hollow() -> Iterator[None]:
     with virtual_gpus(1, "h100", hollow=True):
         yield
+        torch._dynamo.reset()
+        gc.collect()  # no tensor of these GPUs is left to the next ones
 
 
 def test_what_the_program_itself_calls_is_compiled_once_and_nothing_inside(
