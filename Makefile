@@ -137,7 +137,8 @@ test-triton: build/triton/installed
 build/triton/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv build/triton
 	build/triton/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	build/triton/bin/python -m pip install --quiet --no-deps liger-kernel==0.8.5
+	build/triton/bin/python -m pip install --quiet --no-deps liger-kernel==0.8.5 \
+		flash-linear-attention==0.6.0 fla-core==0.6.0 einops==0.8.2
 	@touch $@
 
 # A sweep on a Ray cluster on this machine, in an environment of its own, since Ray is large.

@@ -153,3 +153,11 @@ def large_kernel(a, b, c, BLOCK: tl.constexpr):
         y = tl.load(b + (step * BLOCK + at)[:, None] * BLOCK + at[None, :])
         total = tl.dot(x, y, total)
     tl.store(c + at[:, None] * BLOCK + at[None, :], total)
+
+
+@triton.jit
+def far_rows_kernel(x, total, rows, width, BLOCK: tl.constexpr):
+    at, summed = tl.arange(0, BLOCK), tl.zeros((BLOCK,), tl.float32)
+    for row in range(rows):
+        summed += tl.load(x + row.to(tl.int64) * width + at)
+    tl.store(total + at, summed)

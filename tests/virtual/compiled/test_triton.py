@@ -182,3 +182,9 @@ def test_a_name_that_triton_lacks_is_said_in_one_line(
     names.triton_names.cache_clear()
     assert "Triton's kernels do not run on virtual GPUs: triton 3." in caplog.text
     assert "has no triton.runtime.autotuner.Autotuner._time." in caplog.text
+
+
+def test_the_variable_of_a_loop_is_a_tensor(kernels: Any) -> None:
+    x, total = torch.randn(3, 16, device="cuda"), torch.empty(16, device="cuda")
+    kernels.far_rows_kernel[(1,)](x, total, 3, 16, BLOCK=16)
+    torch.testing.assert_close(total, x.sum(0))

@@ -211,6 +211,18 @@ class _Rewriter(ast.NodeTransformer):
         node.value = ast.Call(as_tensor, [node.value, ast.Constant(False)], [])
         return node
 
+    def visit_For(self, node: ast.For) -> ast.AST:
+        """A loop's variable is a tensor, too: `i.to(tl.int64)`; that of tl.static_range is not."""
+        self.generic_visit(node)
+        if isinstance(node.target, ast.Name) and _counts(node.iter):
+            value = ast.Name(node.target.id, ast.Load())
+            as_tensor = ast.Call(
+                ast.Name("_as_tensor", ast.Load()), [value, ast.Constant(False)], []
+            )
+            node.body.insert(0, ast.Assign([node.target], as_tensor))
+            ast.copy_location(node.body[0], node)
+        return node
+
     def visit_Name(self, node: ast.Name) -> ast.AST:
         return self._replaced(node, self.scope.get(node.id))
 
@@ -227,6 +239,12 @@ class _Rewriter(ast.NodeTransformer):
         name = f"_libdevice_{value.__name__}"
         self.names[name] = libdevice.computed(value.__name__)
         return ast.copy_location(ast.Name(name, ast.Load()), node)
+
+
+def _counts(iterated: ast.expr) -> bool:
+    """Whether it is range() or tl.range()."""
+    called = getattr(iterated, "func", None)
+    return "range" in (getattr(called, "id", ""), getattr(called, "attr", ""))
 
 
 def _as_python(kernel: Any) -> Callable[..., Any]:
