@@ -13,6 +13,7 @@ from anydevice.check.report import Report
 from anydevice.check.run import Checked
 from anydevice.check.settings import Settings, failing, settings_of
 from anydevice.check.source import is_accepted, keeping
+from anydevice.check.spare import spares
 from anydevice.check.trace import Place, Site
 from anydevice.errors import UsageError
 from anydevice.plan.hollow.program import Program
@@ -172,3 +173,23 @@ def test_the_statement_that_keeps_a_loss_is_found(tmp_path: Path) -> None:
         "for x in y:\n    loss = net(x)\n    total += loss.item()\n    losses.append(loss)\n"
     )
     assert keeping(str(file), 2) == (4, "losses")
+
+
+def test_lazy_layers_and_updates_of_data_are_watched() -> None:
+    import torch
+
+    with ad.check(gpus="t4") as report:
+        network = torch.nn.Sequential(torch.nn.LazyLinear(3), torch.nn.LazyLinear(2)).cuda()
+        x = torch.ones(4, 5, device="cuda")
+        for _ in range(4):
+            network.zero_grad()
+            network(x).sum().backward()
+            for parameter in network.parameters():
+                parameter.data.add_(parameter.grad, alpha=-0.1)
+    assert (report.unit, report.steps) == ("update", 4)
+
+
+def test_copies_of_weights_without_bytes_are_no_error() -> None:
+    from torch import nn
+
+    assert list(spares([nn.Sequential(nn.LazyLinear(3))], set())) == []

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 Shapes = dict[str, tuple[int, ...]]
@@ -44,14 +45,15 @@ def spares(networks: Sequence[nn.Module], copied: set[int]) -> Iterator[Spare]:
         copied: The ids of parameters that the program has made deep copies of.
     """
     own = {id(part) for network in networks for part in network.modules()}
-    used = {t.untyped_storage().data_ptr() for n in networks for t in _weights(n).values()}
-    shapes = [(type(n).__name__, n, _shapes(_weights(n))) for n in networks]
+    plain = [network for network in networks if _are_plain(_weights(network))]
+    used = {t.untyped_storage().data_ptr() for n in plain for t in _weights(n).values()}
+    shapes = [(type(n).__name__, n, _shapes(_weights(n))) for n in plain]
     lengths = {len(each) for _, _, each in shapes}
     for one in gc.get_objects():
         found = _state(one, lengths)
         if found is None and _is_module(one) and id(one) not in own:
             found = _weights(one)
-        if not found:
+        if not found or not _are_plain(found):
             continue
         for name, network, each in shapes:
             deep = _is_module(one)
@@ -61,6 +63,12 @@ def spares(networks: Sequence[nn.Module], copied: set[int]) -> Iterator[Spare]:
                 if spare.addresses.isdisjoint(used):
                     yield spare
                 break
+
+
+def _are_plain(weights: Mapping[str, Tensor]) -> bool:
+    """Whether each has its own bytes: no DTensor, no lazy parameter, none of another layout."""
+    kinds = (Tensor, nn.Parameter)
+    return all(type(t) in kinds and t.layout == torch.strided for t in weights.values())
 
 
 def _is_module(one: Any) -> bool:
