@@ -355,7 +355,7 @@ print(os.read(read, 4096).decode())
     assert seen[1] == 0
 
 
-def test_a_destroyed_group_refuses_and_a_nan_is_found():
+def test_a_destroyed_group_refuses_a_nan_is_found_and_splits_are_counted():
     seen = run(
         """
 import torch.distributed as dist
@@ -375,6 +375,16 @@ group._get_backend(torch.device("cuda"))._set_enable_nan_check(False)
 seen.append(outcome(lambda: dist.all_reduce(nothing)))
 dist.destroy_process_group()
 seen.append(outcome(lambda: group.allreduce([numbers]).wait()))
+for device in (None, torch.device("cuda:0")):
+    dist.init_process_group(
+        "nccl", store=dist.HashStore(), rank=0, world_size=1, device_id=device
+    )
+    backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cuda"))
+    dist.new_group([0])
+    if device:
+        dist.split_group(split_ranks=[[0]])
+    seen.append(backend.comm_split_count())
+    dist.destroy_process_group()
 print(json.dumps(seen))
 """,
         TORCH_NCCL_NAN_CHECK="1",
@@ -386,6 +396,8 @@ print(json.dumps(seen))
         asserted,
         "done",
         "DistBackendError: NCCL communicator was aborted on rank 0.",
+        0,
+        2,
     ]
 
 

@@ -174,11 +174,36 @@ def test_data_can_be_swapped_under_a_tensor():
     assert (one.device.type, other.device.type) == ("cpu", "cuda")
 
 
-def test_a_lazy_clone_is_a_clone():
-    tensor = torch.ones(2, device="cuda")
+def test_a_lazy_clone_shares_its_bytes_until_one_of_the_two_is_written_to():
+    address, shares = torch._C._data_address, torch._C._is_cow_tensor
+    before = torch.cuda.memory_allocated()
+    tensor = torch.arange(4.0, device="cuda")
+    here, view = address(tensor), tensor[1:]
     clone = tensor._lazy_clone()
+    assert (address(clone), torch.cuda.memory_allocated() - before) == (here, 512)
+    assert (tensor + clone.clone()).sum().item() == 12
+    assert shares(tensor) and shares(clone)  # noqa: PT018: nothing was written
     clone += 1
-    assert (tensor.tolist(), clone.tolist()) == ([1, 1], [2, 2])
+    assert (shares(clone), torch.cuda.memory_allocated() - before) == (False, 1024)
+    view[0] = 7
+    assert (tensor.tolist(), clone.tolist()) == ([0, 7, 2, 3], [1, 2, 3, 4])
+    assert (shares(tensor), address(tensor)) == (False, here)
+    tensor.resize_(200)
+    del tensor, view, clone
+    assert torch.cuda.memory_allocated() == before
+
+
+def test_a_lazy_clone_may_be_written_to_while_it_is_read():
+    tensor = torch.arange(4.0, device="cuda")
+    clone = tensor._lazy_clone()
+    torch.add(clone, clone, out=clone)
+    other = tensor._lazy_clone()
+    torch._foreach_add_([other], [tensor])
+    assert (tensor.tolist(), clone.tolist(), other.tolist()) == (
+        [0, 1, 2, 3],
+        [0, 2, 4, 6],
+        [0, 2, 4, 6],
+    )
 
 
 # ---- copied

@@ -5,9 +5,11 @@ What it makes are native backends (native/collectives/backend.cpp) around a gloo
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -20,6 +22,8 @@ NAN_CHECK = "TORCH_NCCL_NAN_CHECK"
 LOOPBACK = "127.0.0.1"
 
 c10d: Any = torch._C._distributed_c10d  # pybind's classes, of which mypy knows a part
+
+_splits: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # of each process group
 
 
 class NCCLConfig(SimpleNamespace):
@@ -81,6 +85,8 @@ class ProcessGroupNCCL(metaclass=_ByName):
         elif options is not None:
             timeout = options._timeout
         members = getattr(options, "global_ranks_in_group", ())
+        if getattr(options, "split_from", None) is not None:
+            _count_split(options.split_from)
         if NAN_CHECK in os.environ:
             core.library().anydevice_set_nan_check(int(os.environ[NAN_CHECK] == "1"))
         return new_backend("nccl", store, rank, size, timeout, members)
@@ -114,6 +120,7 @@ def methods() -> dict[str, Any]:
         """The backend of some of the ranks, None on the others: a group of its members."""
         if self.name() != "nccl":
             return split_others(self, store, ranks, options)  # type: ignore[misc]
+        _count_split(self)
         rank = torch.distributed.get_rank()
         if rank not in ranks:
             return None
@@ -127,13 +134,33 @@ def methods() -> dict[str, Any]:
         "_group_start": nothing,
         "_group_end": nothing,
         "_is_initialized": lambda self: True,
-        "comm_split_count": lambda self: 0,
+        "comm_split_count": _split_count,
         "get_error": lambda self: c10d.ErrorType.SUCCESS,
         "options": property(lambda self: Options()),
-        "perform_nocolor_split": nothing,
+        "perform_nocolor_split": lambda self, device: _count_split(self),
         "_set_enable_nan_check": lambda self, on: core.library().anydevice_set_nan_check(int(on)),
         "uid": property(lambda self: 0),
     }
+
+
+def _count_split(parent: Any) -> None:
+    """A communicator is made from the parent's: all its ranks take part, members or not."""
+    if (group := _group_of(parent)) is not None:
+        _splits[group] = _splits.get(group, 0) + 1
+
+
+def _split_count(backend: Any) -> int:
+    group = _group_of(backend)
+    return 0 if group is None else _splits.get(group, 0)
+
+
+def _group_of(backend: Any) -> Any:
+    """The process group whose GPUs have this backend; None if there is none."""
+    for group in torch.distributed.distributed_c10d._world.pg_map:
+        with suppress(RuntimeError):  # a group without GPUs
+            if group._get_backend(torch.device("cuda")) is backend:
+                return group
+    return None
 
 
 def new_backend(

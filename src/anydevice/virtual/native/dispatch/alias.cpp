@@ -2,6 +2,8 @@
 // device from the storage, so the alias has a CPU storage, kept with the bytes it stands for.
 #include "alias.h"
 
+#include "memory/lazy_clone.h"
+
 #include <ATen/NestedTensorImpl.h>
 #include <ATen/SparseCsrTensorImpl.h>
 #include <ATen/SparseTensorImpl.h>
@@ -28,11 +30,13 @@ StoragePtr new_alias(StorageImpl& storage) {
   return host_storage(storage.nbytes(), {storage.mutable_data(), host()});
 }
 
-// Bytes that are not ours (a copy-on-write clone, memory lent by another library).
+// Bytes that are not ours (memory lent by another library), or that lazy clones share: those are
+// copied before they are written to, and not before they are read.
 StoragePtr alias_of_foreign(StorageImpl& storage) {
   auto* keeper = new c10::Storage(StoragePtr::reclaim_copy(&storage));
   auto let_go = [](void* context) { delete static_cast<c10::Storage*>(context); };
-  return host_storage(storage.nbytes(), {storage.mutable_data(), keeper, let_go, host()});
+  return host_storage(storage.nbytes(),
+                      {const_cast<void*>(storage.data()), keeper, let_go, host()});
 }
 
 // A storage that the program has resized to nothing under its tensors.
@@ -45,8 +49,8 @@ StoragePtr alias_of_foreign(StorageImpl& storage) {
 
 StoragePtr alias_of(StorageImpl& storage) {
   auto* block = storage._mutable_data_ptr_no_checks().cast_context<Block>(&release_block);
-  if (block == nullptr) {
-    return alias_of_foreign(storage);
+  if (C10_UNLIKELY(block == nullptr)) {
+    return take_block_back(storage) ? alias_of(storage) : alias_of_foreign(storage);
   }
   check_not_left_behind(*block);
   auto* alias = block->alias.load(std::memory_order_acquire);
@@ -127,16 +131,6 @@ class Spares {
  public:
   using Impl = c10::intrusive_ptr<TensorImpl>;
 
-  Spares() = default;
-  ~Spares() {
-    while (count_ > 0) {
-      Impl::reclaim(kept_[--count_]);
-    }
-    closed_ = true;  // what other thread_locals of an ending thread hold may still come
-  }
-  Spares(const Spares&) = delete;
-  Spares& operator=(const Spares&) = delete;
-
   Impl copy_of(const TensorImpl& tensor) {
     if (count_ == 0 || !tensor.key_set().has(c10::DispatchKey::CUDA)) {
       return fresh_copy_of(tensor);
@@ -151,15 +145,26 @@ class Spares {
     if (count_ == most || closed_ || alias.use_count() > 1 || !is_plain(*impl)) {
       return;
     }
+    if (C10_UNLIKELY(count_ == 0)) {
+      close_at_exit();
+    }
     impl->*Inside::storage_member() = c10::Storage();
     // The original must be alone with its version: autograd copies a new tensor that is not.
     impl->set_version_counter(c10::VariableVersion(c10::VariableVersion::DISABLED));
     kept_[count_++] = alias.unsafeReleaseTensorImpl();
   }
 
+  void close() {
+    while (count_ > 0) {
+      Impl::reclaim(kept_[--count_]);
+    }
+    closed_ = true;  // what other thread_locals of an ending thread hold may still come
+  }
+
  private:
   static constexpr int most = 16;
 
+  static void close_at_exit();
   static bool is_plain(TensorImpl& impl) {
     return impl.autograd_meta() == nullptr && impl.has_storage() &&
            !has_python_object(*impl.pyobj_slot()) && typeid(impl) == typeid(TensorImpl);
@@ -170,9 +175,17 @@ class Spares {
   bool closed_ = false;
 };
 
-Spares& spares() {
-  static thread_local Spares instance;
-  return instance;
+// It needs no destructor, which the compiler would look after at each use.
+constinit thread_local Spares spares;
+
+void Spares::close_at_exit() {
+  struct AtExit {
+    AtExit() = default;
+    ~AtExit() { spares.close(); }
+    AtExit(const AtExit&) = delete;
+    AtExit& operator=(const AtExit&) = delete;
+  };
+  static const thread_local AtExit instance;
 }
 
 at::SparseTensorImpl* sparse(const at::Tensor& tensor) {
@@ -260,8 +273,8 @@ bool has_alias(const at::Tensor& tensor) {
 }
 
 at::Tensor Aliases::make(const at::Tensor& original) {
-  auto impl = spares().copy_of(*original.unsafeGetTensorImpl());
-  auto alias = at::Tensor(impl);
+  at::Tensor alias(spares.copy_of(*original.unsafeGetTensorImpl()));
+  auto* impl = alias.unsafeGetTensorImpl();
   if (C10_LIKELY(impl->has_storage())) {
     if (C10_UNLIKELY(original.storage().nbytes() == 0) && impl->numel() > 0 &&
         !original._is_zerotensor()) {
@@ -278,9 +291,18 @@ at::Tensor Aliases::make(const at::Tensor& original) {
 }
 
 Aliases::~Aliases() {
-  auto& kept = spares();
+  auto& kept = spares;
   for (auto& pair : pairs_) {
     kept.take_back(pair.alias);
+  }
+}
+
+void own_bytes(const at::Tensor& tensor) {
+  if (tensor.defined() && tensor.has_storage()) {
+    auto& storage = *tensor.storage().unsafeGetStorageImpl();
+    if (C10_UNLIKELY(is_copy_on_write(storage))) {
+      storage.mutable_data();
+    }
   }
 }
 
@@ -294,15 +316,23 @@ at::Tensor Aliases::of(at::Tensor tensor) {
   constexpr size_t worth_searching = 8;  // beyond are foreach lists, which hold no tensor twice
   if (pairs_.size() <= worth_searching) {
     for (const auto& pair : pairs_) {
-      if (pair.original.is_same(tensor)) {
+      if (pair.original->is_same(tensor)) {
         return pair.alias;
       }
     }
   }
-  auto alias = make(tensor);
-  pairs_.push_back({std::move(tensor), alias,
-                    alias.has_storage() ? alias.storage().unsafeGetStorageImpl() : nullptr});
-  return alias;
+  return pair_up(c10::MaybeOwned<at::Tensor>::owned(std::move(tensor)));
+}
+
+at::Tensor& Aliases::lend(const at::Tensor& tensor) {
+  return pair_up(c10::MaybeOwned<at::Tensor>::borrowed(tensor));
+}
+
+at::Tensor& Aliases::pair_up(c10::MaybeOwned<at::Tensor> original) {
+  auto alias = make(*original);
+  const auto* storage = alias.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+  pairs_.push_back({std::move(original), std::move(alias), storage});
+  return pairs_.back().alias;
 }
 
 const Aliases::Pair* Aliases::pair_of(const TensorImpl* alias) const {
@@ -317,7 +347,7 @@ const Aliases::Pair* Aliases::pair_of(const TensorImpl* alias) const {
 const at::Tensor* Aliases::original_sharing(const StorageImpl* storage) const {
   for (const auto& pair : pairs_) {
     if (pair.alias.has_storage() && pair.alias.storage().unsafeGetStorageImpl() == storage) {
-      return &pair.original;
+      return &*pair.original;
     }
   }
   return nullptr;
@@ -343,7 +373,7 @@ void Aliases::to_device(at::Tensor& result, DeviceIndex device) {
   }
   if (result.use_count() > 1) {
     if (const auto* pair = pair_of(result.unsafeGetTensorImpl())) {
-      result = pair->original;
+      result = *pair->original;
       return;
     }
   }
@@ -369,13 +399,13 @@ bool Aliases::is_guest(const at::Tensor& result) const {
 }
 
 DeviceIndex Aliases::device_of(size_t i, DeviceIndex otherwise) const {
-  return i < pairs_.size() && pairs_[i].original.is_cuda() ? pairs_[i].original.device().index()
-                                                           : otherwise;
+  return i < pairs_.size() && pairs_[i].original->is_cuda() ? pairs_[i].original->device().index()
+                                                            : otherwise;
 }
 
 void Aliases::carry_back() {
   for (const auto& pair : pairs_) {
-    if (pair.original.is_cuda()) {
+    if (pair.original->is_cuda()) {
       carry_back(pair);
     }
   }
@@ -386,12 +416,12 @@ void Aliases::carry_back(const Pair& pair) {
     carry_back_members(pair);
     return;
   }
-  auto& original = *pair.original.unsafeGetTensorImpl();
+  auto& original = *pair.original->unsafeGetTensorImpl();
   auto& alias = *pair.alias.unsafeGetTensorImpl();
   if (!alias.has_storage()) {
     return;
   }
-  const auto device = pair.original.device().index();
+  const auto device = pair.original->device().index();
   auto& mine = *original.unsafe_storage().unsafeGetStorageImpl();
   auto& theirs = *alias.unsafe_storage().unsafeGetStorageImpl();
   const bool set_to_another = &theirs != pair.storage;
@@ -414,7 +444,7 @@ void Aliases::carry_back(const Pair& pair) {
 }
 
 void Aliases::carry_back_members(const Pair& pair) {
-  const auto device = pair.original.device();
+  const auto device = pair.original->device();
   auto alias = pair.alias.getIntrusivePtr();
   change_device(*alias, device);
   change_members(pair.alias, [&](at::Tensor& member) {
@@ -423,7 +453,7 @@ void Aliases::carry_back_members(const Pair& pair) {
     }
     to_device(member, device.index());
   });
-  pair.original.unsafeGetTensorImpl()->shallow_copy_from(alias);
+  pair.original->unsafeGetTensorImpl()->shallow_copy_from(alias);
 }
 
 }  // namespace anydevice

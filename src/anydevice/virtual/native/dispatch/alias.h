@@ -23,6 +23,7 @@
 
 #include "anydevice.h"
 
+#include <c10/util/MaybeOwned.h>
 #include <c10/util/SmallVector.h>
 
 namespace anydevice {
@@ -32,6 +33,9 @@ inline Device host() { return machine.hollow ? Device(c10::kMeta) : Device(c10::
 // A tensor that outlived its GPUs, and its bytes as a CPU tensor (none, if they were hollow).
 bool is_left_behind(const at::Tensor& tensor);
 at::Tensor bytes_on_host(const at::Tensor& tensor);
+
+// Before a kernel writes to a tensor: bytes that it shares with lazy clones become its own.
+void own_bytes(const at::Tensor& tensor);
 
 class Aliases {
  public:
@@ -43,6 +47,10 @@ class Aliases {
   // The alias of a CUDA tensor; any other tensor is its own, except that hollow kernels see no
   // bytes.
   at::Tensor of(at::Tensor tensor);
+
+  // The alias of a CUDA tensor that outlives this: one of the first few, which do not move.
+  at::Tensor& lend(const at::Tensor& tensor);
+  static constexpr size_t few = 6;
 
   // A result of the kernel, as a CUDA tensor: the original of an alias, a view of an original's
   // storage, or a fresh tensor whose bytes become the device's.
@@ -56,11 +64,12 @@ class Aliases {
 
  private:
   struct Pair {
-    at::Tensor original;
+    c10::MaybeOwned<at::Tensor> original;
     at::Tensor alias;
     const c10::StorageImpl* storage;  // of the alias, as the kernel got it
   };
 
+  at::Tensor& pair_up(c10::MaybeOwned<at::Tensor> original);
   at::Tensor make(const at::Tensor& original);
   void carry_back(const Pair& pair);
   void carry_back_members(const Pair& pair);
@@ -70,7 +79,7 @@ class Aliases {
 
   bool is_guest(const at::Tensor& result) const;
 
-  c10::SmallVector<Pair, 6> pairs_;
+  c10::SmallVector<Pair, few> pairs_;
   std::vector<at::Tensor> guests_;  // host tensors among the arguments: they stay on the host
 };
 

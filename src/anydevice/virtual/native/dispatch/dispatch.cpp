@@ -20,11 +20,9 @@
 // target is the function instead of the CPU's kernel: it sees host tensors (Meta ones if hollow)
 // and names no device, so most of our kernels are ordinary ATen code.
 #include "alias.h"
+#include "common_kernel.h"
 #include "hollow.h"
-#include "kernels/wider.h"
 #include "known.h"
-#include "memory/results.h"
-#include "signature.h"
 
 #include <algorithm>
 #include <deque>
@@ -168,9 +166,18 @@ void note_written(const Signature& signature, const IValue* arguments) {
   }
 }
 
-// Composite kernels below us call ops on aliases: no autograd for them, and not the CPU's autocast.
-const auto keys_above =
-    c10::autograd_dispatch_keyset_with_ADInplaceOrView | DispatchKeySet(DispatchKey::AutocastCPU);
+void own_written_bytes(const Signature& signature, const IValue* arguments) {
+  for (const auto& slot : signature.slots) {
+    const auto& value = arguments[slot.index];
+    if (slot.written && value.isTensor()) {
+      own_bytes(value.toTensor());
+    } else if (slot.written && value.isTensorList()) {
+      for (const IValue& element : value.toListRef()) {
+        own_bytes(element.toTensor());
+      }
+    }
+  }
+}
 
 // torch.jit.trace records a convolution by the _convolution inside it, which has to see the tensors
 // themselves: an alias would become a constant. And tensors on several devices are refused by the
@@ -284,7 +291,8 @@ bool is_wider(const Signature& signature, const Stack& stack) {
          signature.refusals->wider.has(value.toTensor().scalar_type());
 }
 
-// What the CPU's kernel finds out about values of a tensor, the card's asserts in the kernel.
+}  // namespace
+
 void raise_as_on_the_card(const c10::Error& error) {
   const std::string text = error.what_without_backtrace();
   for (const char* found :
@@ -297,129 +305,127 @@ void raise_as_on_the_card(const c10::Error& error) {
   }
 }
 
-class CommonKernel final : public c10::OperatorKernel {
- public:
-  CommonKernel(Signature signature, DispatchKeySet keys, c10::KernelFunction target,
-               kernels::Slow slow)
-      : signature_(std::move(signature)), keys_(keys), target_(std::move(target)), slow_(slow) {}
-  explicit CommonKernel(c10::KernelFunction target) : target_(std::move(target)) {}
-
-  void operator()(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
-    check_usable();
-    run_backward_in_the_calling_thread();
-    const auto& signature = signature_of(op, keys);
-    auto* arguments = stack->data() + stack->size() - signature.num_arguments;
-    const auto devices = devices_of(signature, arguments);
-    if (C10_UNLIKELY(devices.mixed)) {
-      signature.check_devices(arguments);
-      if (signature.check == DeviceCheck::convolution) {
-        return convolve_unaliased(*stack);
-      }
-      signature.move_host_indices(arguments, devices.first.value_or(-1));
-    }
-    if (C10_UNLIKELY(signature.refusals != nullptr)) {
-      refuse_if_missing(signature, op, arguments);
-    }
-    if (C10_UNLIKELY(signature.synchronises != Synchronises::never) && signature.waits(arguments)) {
-      wait_for(signature.op.c_str(), devices.first.value_or(-1));
-      if (machine.hollow) {
-        return answer_hollow(signature, op.schema(), *stack);
-      }
-    }
-    if (C10_UNLIKELY(signature.check == DeviceCheck::convolution) &&
-        c10::impl::tls_is_dispatch_key_included(DispatchKey::Tracer) &&
-        signature.op == "aten::convolution") {
+void CommonKernel::operator()(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  check_usable();
+  run_backward_in_the_calling_thread();
+  const auto& signature = signature_of(op, keys);
+  auto* arguments = stack->data() + stack->size() - signature.num_arguments;
+  const auto devices = devices_of(signature, arguments);
+  if (C10_UNLIKELY(devices.mixed)) {
+    signature.check_devices(arguments);
+    if (signature.check == DeviceCheck::convolution) {
       return convolve_unaliased(*stack);
     }
-    if (C10_UNLIKELY(machine.hollow) && signature.writes) {
-      note_written(signature, arguments);
+    signature.move_host_indices(arguments, devices.first.value_or(-1));
+  }
+  if (C10_UNLIKELY(signature.refusals != nullptr)) {
+    refuse_if_missing(signature, op, arguments);
+  }
+  if (C10_UNLIKELY(signature.synchronises != Synchronises::never) && signature.waits(arguments)) {
+    wait_for(signature.op.c_str(), devices.first.value_or(-1));
+    if (machine.hollow) {
+      return answer_hollow(signature, op.schema(), *stack);
     }
-    Aliases aliases;
-    const auto device = to_host(signature, devices, arguments, aliases);
-    Results results(places_, machine.hollow ? DeviceIndex(-1) : device);
-    try {
-      compute(op, keys, stack);
-    } catch (...) {
-      if (signature.writes) {  // an `out` is resized before the kernel refuses its dtype
-        aliases.carry_back();
-      }
-      throw;
-    }
-    results.kernel_has_returned();
-    if (signature.writes) {
+  }
+  if (C10_UNLIKELY(signature.check == DeviceCheck::convolution) &&
+      c10::impl::tls_is_dispatch_key_included(DispatchKey::Tracer) &&
+      signature.op == "aten::convolution") {
+    return convolve_unaliased(*stack);
+  }
+  if (C10_UNLIKELY(machine.hollow) && signature.writes) {
+    note_written(signature, arguments);
+  }
+  if (signature.writes) {
+    own_written_bytes(signature, arguments);
+  }
+  Aliases aliases;
+  const auto device = to_host(signature, devices, arguments, aliases);
+  Results results(places_, machine.hollow ? DeviceIndex(-1) : device);
+  try {
+    compute(op, keys, stack);
+  } catch (...) {
+    if (signature.writes) {  // an `out` is resized before the kernel refuses its dtype
       aliases.carry_back();
     }
-    if (C10_UNLIKELY(machine.hollow)) {
-      refuse_hollow_results(signature, *stack);
-    }
-    if (device >= 0) {
-      to_device(signature, device, *stack, aliases);
-    }
+    throw;
   }
+  results.kernel_has_returned();
+  if (signature.writes) {
+    aliases.carry_back();
+  }
+  if (C10_UNLIKELY(machine.hollow)) {
+    refuse_hollow_results(signature, *stack);
+  }
+  if (device >= 0) {
+    to_device(signature, device, *stack, aliases);
+  }
+}
 
- private:
-  void compute(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
-    const c10::impl::ExcludeDispatchKeyGuard below(keys_above);
-    if (C10_UNLIKELY(machine.hollow)) {
-      return compute_hollow(op, keys, stack);
-    }
-    try {
-      call(op, keys, stack);
-    } catch (const c10::Error& error) {
-      raise_as_on_the_card(error);
+void CommonKernel::compute(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  const c10::impl::ExcludeDispatchKeyGuard below(keys_above);
+  if (C10_UNLIKELY(machine.hollow)) {
+    return compute_hollow(op, keys, stack);
+  }
+  try {
+    call(op, keys, stack);
+  } catch (const c10::Error& error) {
+    raise_as_on_the_card(error);
+    throw;
+  }
+}
+
+void CommonKernel::call(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  if (C10_UNLIKELY(signature_->refusals != nullptr) && is_wider(*signature_, *stack)) {
+    kernels::call_wide(op, stack);
+  } else if (C10_UNLIKELY(slow_ != kernels::Slow::never) && is_slow_call(*stack)) {
+    kernels::call_wide(op, stack);
+  } else if (target_.isValid()) {
+    target_.callBoxed(op, keys, stack);
+  } else {
+    op.redispatchBoxed(keys_, stack);
+  }
+}
+
+bool CommonKernel::is_slow_call(const Stack& stack) const {
+  const auto* arguments = stack.data() + stack.size() - signature_->num_arguments;
+  return kernels::is_slow(slow_, arguments, signature_->num_arguments);
+}
+
+void CommonKernel::compute_hollow(const c10::OperatorHandle& op, DispatchKeySet keys,
+                                  Stack* stack) {
+  const auto& signature = signature_of(op, keys);
+  if (answer_by_shapes(signature, *stack)) {
+    return;
+  }
+  const auto arguments_and_below = stack->size();
+  try {
+    call(op, keys, stack);
+  } catch (const c10::Error& error) {
+    if (!wants_values(error) || stack->size() != arguments_and_below) {
       throw;
     }
+    answer_hollow(signature, op.schema(), *stack);
   }
+}
 
-  void call(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
-    if (C10_UNLIKELY(signature_->refusals != nullptr) && is_wider(*signature_, *stack)) {
-      kernels::call_wide(op, stack);
-    } else if (C10_UNLIKELY(slow_ != kernels::Slow::never) && is_slow_call(*stack)) {
-      kernels::call_wide(op, stack);
-    } else if (target_.isValid()) {
-      target_.callBoxed(op, keys, stack);
-    } else {
-      op.redispatchBoxed(keys_, stack);
+// A kernel written by hand learns its op when it is first called.
+const Signature& CommonKernel::signature_of(const c10::OperatorHandle& op, DispatchKeySet keys) {
+  std::call_once(known_, [&] {
+    if (!signature_) {
+      signature_.emplace(signature_listed(op, layout_of(keys)));
     }
-  }
+  });
+  return *signature_;
+}
 
-  bool is_slow_call(const Stack& stack) const {
-    const auto* arguments = stack.data() + stack.size() - signature_->num_arguments;
-    return kernels::is_slow(slow_, arguments, signature_->num_arguments);
-  }
+namespace {
 
-  void compute_hollow(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
-    const auto& signature = signature_of(op, keys);
-    if (answer_by_shapes(signature, *stack)) {
-      return;
-    }
-    const auto arguments_and_below = stack->size();
-    try {
-      call(op, keys, stack);
-    } catch (const c10::Error& error) {
-      if (!wants_values(error) || stack->size() != arguments_and_below) {
-        throw;
-      }
-      answer_hollow(signature, op.schema(), *stack);
-    }
+struct Boxed final : c10::OperatorKernel {
+  explicit Boxed(std::shared_ptr<CommonKernel> common) : kernel(std::move(common)) {}
+  void operator()(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+    (*kernel)(op, keys, stack);
   }
-
-  // A kernel written by hand learns its op when it is first called.
-  const Signature& signature_of(const c10::OperatorHandle& op, DispatchKeySet keys) {
-    std::call_once(known_, [&] {
-      if (!signature_) {
-        signature_.emplace(signature_listed(op, layout_of(keys)));
-      }
-    });
-    return *signature_;
-  }
-
-  std::optional<Signature> signature_;
-  std::once_flag known_;
-  Places places_{1};
-  DispatchKeySet keys_;
-  c10::KernelFunction target_;
-  const kernels::Slow slow_ = kernels::Slow::never;  // on the host, for half-precision numbers
+  std::shared_ptr<CommonKernel> kernel;
 };
 
 // Around a kernel of ours that sees CUDA tensors: what PyTorch's wrapper of a CUDA kernel checks.
@@ -511,11 +517,14 @@ void register_common(const std::string& line) {
   for (const auto i : c10::irange(std::size(layouts))) {
     if (layout == layouts[i].name) {
       const auto host = machine.hollow ? layouts[i].hollow : layouts[i].host;
-      auto kernel = std::make_unique<CommonKernel>(
+      const auto kernel = std::make_shared<CommonKernel>(
           Signature(handle->schema(), check_named(check), method), DispatchKeySet(host),
           host == DispatchKey::Meta ? kernel_for_shapes(op) : c10::KernelFunction(),
           host == DispatchKey::CPU ? kernels::slow_in(op) : kernels::Slow::never);
-      libraries()[i].impl(op.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::move(kernel)));
+      auto unboxed = host == DispatchKey::CPU ? typed(*handle, kernel) : std::nullopt;
+      libraries()[i].impl(op.c_str(), unboxed ? std::move(*unboxed)
+                                              : torch::CppFunction::makeFromBoxedFunctor(
+                                                    std::make_unique<Boxed>(kernel)));
     }
   }
 }
@@ -567,7 +576,7 @@ std::optional<torch::CppFunction> checked(const c10::OperatorHandle& op, Dispatc
 
 torch::CppFunction aliased(c10::KernelFunction target) {
   return torch::CppFunction::makeFromBoxedFunctor(
-      std::make_unique<CommonKernel>(std::move(target)));
+      std::make_unique<Boxed>(std::make_shared<CommonKernel>(std::move(target))));
 }
 
 void register_kernels(const char* list) {

@@ -24,6 +24,7 @@ namespace anydevice {
 class Dtypes {
  public:
   void add(c10::ScalarType type) { bits_ |= bit(type); }
+  void add(Dtypes others) { bits_ |= others.bits_; }
   bool has(c10::ScalarType type) const { return (bits_ & bit(type)) != 0; }
 
  private:

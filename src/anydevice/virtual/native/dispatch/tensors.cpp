@@ -1,6 +1,7 @@
 // Ops that make a tensor, look at it in another way, or move its bytes: these see CUDA tensors.
 #include "alias.h"
 #include "known.h"
+#include "memory/lazy_clone.h"
 #include "memory/memory.h"
 #include "runtime/streams.h"
 #include "system.h"
@@ -9,6 +10,7 @@
 #include <ATen/native/Resize.h>
 #include <ATen/native/ResizeCommon.h>
 #include <ATen/native/TensorFactories.h>
+#include <ATen/ops/_lazy_clone_native.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/is_set_to_native.h>
@@ -245,6 +247,7 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
   run_backward_in_the_calling_thread();
   report_transfer(self, source, non_blocking);
   const BetweenGpus meeting(self, source);
+  own_bytes(self);
   Aliases aliases;
   aliases.of(self).copy_(aliases.of(source), non_blocking);
   if (machine.hollow) {
@@ -260,9 +263,10 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
   return self;
 }
 
-// The storage would share its bytes until one of the two is written to; the card's memory is
-// counted alike either way.
-Tensor lazy_clone(const Tensor& self) { return self.clone(); }
+Tensor lazy_clone(const Tensor& self) {
+  make_shareable(*self.storage().unsafeGetStorageImpl());
+  return at::native::_lazy_clone(self);
+}
 
 at::Scalar local_scalar_dense(const Tensor& self) {
   check_usable();

@@ -50,6 +50,9 @@ Tensor laid_out_like(const Tensor& model, const Tensor& result);
 // Takes `numbers` random numbers for each thread from the device's generator, as a kernel does.
 Draw draw(double dropout, uint64_t numbers, DeviceIndex device);
 
+// Flash attention has no kernel for wider numbers.
+void refuse_other_than_half(const Tensor& query);
+
 // One number on the host; cuDNN keeps its two on the device.
 Tensor kept_on_host(int64_t value);
 

@@ -22,6 +22,11 @@ double scale_of(const Tensor& query, std::optional<double> scale) {
   return sdp::calculate_scale(query, scale).expect_float();
 }
 
+void refuse_other_than_half(const Tensor& query) {
+  TORCH_CHECK(at::isReducedFloatingType(query.scalar_type()),
+              "FlashAttention only support fp16 and bf16 data type");
+}
+
 Tensor kept_on_host(int64_t value) { return at::scalar_tensor(value, at::dtype(at::kLong)); }
 
 Tensor kept_on_device(std::initializer_list<int64_t> values, IntArrayRef shape, ScalarType type,
@@ -71,6 +76,7 @@ Tensor debug_mask(const Tensor& query, const Tensor& key, bool causal, double sc
 FlashOutputs flash(const Tensor& query, const Tensor& key, const Tensor& value, double dropout,
                    bool causal, bool return_debug_mask, std::optional<double> scale) {
   check_devices("wrapper_CUDA___scaled_dot_product_flash_attention", query, key, value, {});
+  refuse_other_than_half(query);
   const auto drawn = draw(dropout, query.size(0) * query.size(1) * 32, query.get_device());
   auto [output, logsumexp] =
       on_host(&attend, query, key, value, MaybeTensor(), causal, scale_of(query, scale), drawn);

@@ -61,6 +61,7 @@ struct FlashResult {
 FlashResult flash_forward(const Arguments& in) {
   in.refuse("block_table");
   const auto query = in.tensor("query");
+  refuse_other_than_half(query);
   const FlashCall call{in.maybe("cum_seq_q"),
                        in.maybe("cum_seq_k"),
                        in.maybe("seqused_k"),
@@ -143,6 +144,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, SymInt, SymInt> efficient_forward(
     const MaybeTensor& query_ends, const MaybeTensor& key_ends, std::optional<SymInt> most_queries,
     std::optional<SymInt> most_keys, double dropout, int64_t custom_mask, bool compute_logsumexp,
     std::optional<double> scale, const MaybeTensor& keys_used, std::optional<int64_t> window) {
+  TORCH_CHECK(query.scalar_type() == at::kFloat || at::isReducedFloatingType(query.scalar_type()),
+              "Only fp32, half & bf16 supported at the moment");
   const auto queries = most_queries ? most_queries->expect_int() : query.size(1);
   const auto keys = most_keys ? most_keys->expect_int() : key.size(1);
   const auto drawn = draw(dropout, query.size(0) * query.size(2) * query.size(1) * key.size(1),

@@ -110,4 +110,14 @@ struct CachingAllocator::Request {
   Block* block = nullptr;
 };
 
+// For each allocation a dozen times.
+inline void CachingAllocator::count(Counted stat, const Pool& pool, int64_t amount) {
+  (stats_.*stat)[0].add(amount);
+  (stats_.*stat)[pool.small ? 1 : 2].add(amount);
+  if (pool.reserved != nullptr && stat == &Statistics::reserved_bytes) [[unlikely]] {
+    (*pool.reserved)[0].add(amount);
+    (*pool.reserved)[pool.small ? 1 : 2].add(amount);
+  }
+}
+
 }  // namespace anydevice::memory

@@ -2,9 +2,11 @@
 // statistics over a simulated card. Its addresses have no bytes behind them; no torch is needed.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <limits>
 #include <map>
 #include <memory>
@@ -34,7 +36,11 @@ struct Settings {
 
 struct Stat {
   int64_t current = 0, peak = 0, allocated = 0, freed = 0;
-  void add(int64_t amount);  // a negative amount is a decrease
+  void add(int64_t amount) {  // a negative amount is a decrease
+    current += amount;
+    peak = std::max(peak, current);
+    (amount > 0 ? allocated : freed) += std::abs(amount);
+  }
   void reset_accumulated() { allocated = freed = 0; }
   void reset_peak() { peak = current; }
 };

@@ -117,8 +117,6 @@ Clock clock_of(int device, int64_t stream) {
 // Each device has its own range, as the cards of one machine do, at addresses that no system uses.
 uint64_t first_address(DeviceIndex device) { return (uint64_t{1} + device) << 42; }
 
-thread_local PoolId pools_in_use[max_gpus];  // {0, 0}: the common one
-thread_local bool counting = true;
 std::atomic<bool> caching{true};
 std::atomic<Historian> historian{nullptr};
 
@@ -141,11 +139,12 @@ CachingAllocator& of(DeviceIndex device) {
 
 CachingAllocator* if_used(DeviceIndex device) { return models().made[device].load(); }
 
-void use_pool(DeviceIndex device, PoolId pool) { pools_in_use[device] = pool; }
-PoolId pool_in_use(DeviceIndex device) { return pools_in_use[device]; }
+constinit thread_local Thread thread;
 
-void count_in_this_thread(bool on) { counting = on; }
-bool is_counting() { return counting && is_caching(); }
+void use_pool(DeviceIndex device, PoolId pool) { thread.pools[device] = pool; }
+PoolId pool_in_use(DeviceIndex device) { return thread.pools[device]; }
+
+void count_in_this_thread(bool on) { thread.counting = on; }
 
 bool is_caching() { return caching.load(std::memory_order_relaxed); }
 void set_caching(bool on) { caching = on; }
@@ -259,7 +258,7 @@ OwnedBlock take(size_t size, DeviceIndex device) {
   block->size = size;
   block->device = device;
   need_context(device);
-  if (size == 0 || !counting) {
+  if (size == 0 || !thread.counting) {
     return block;
   }
   if (C10_UNLIKELY(!is_caching())) {
@@ -268,7 +267,7 @@ OwnedBlock take(size_t size, DeviceIndex device) {
   }
   while (block->counted == nullptr) {
     try {
-      block->counted = of(device).allocate(size, current_stream(device), pools_in_use[device]);
+      block->counted = of(device).allocate(size, current_stream(device), thread.pools[device]);
     } catch (const OutOfMemory& what) {
       if (!release_received()) {
         report_history(device);

@@ -4,6 +4,10 @@
 #include "anydevice.h"
 #include "caching_allocator.h"
 
+namespace anydevice {
+class Results;
+}
+
 namespace anydevice::memory {
 
 CachingAllocator& of(DeviceIndex device);  // made when the device is first used
@@ -17,7 +21,13 @@ c10::Allocator* plain_cpu_allocator();  // PyTorch's own
 // result. `bytes` becomes a block of the device's; null: it is not one of these.
 anydevice::Block* take_result(c10::DataPtr& bytes);
 void note_missed_result(const void* data);
-bool is_counting();  // in this thread
+// What holds in one thread, in one place: to find it costs as much as to read it.
+struct Thread {
+  Results* running = nullptr;  // see Note [Results in their place]
+  bool counting = true;
+  PoolId pools[max_gpus];  // {0, 0}: the common one
+};
+extern constinit thread_local Thread thread;
 
 // What this thread allocates on the device comes from this pool.
 void use_pool(DeviceIndex device, PoolId pool);

@@ -203,6 +203,7 @@ ANYDEVICE_API int anydevice_pinned_register(uint64_t start, uint64_t bytes) {
   if (spans().holds(data)) {
     return already_registered;
   }
+  at::globalContext().lazyInitDevice(c10::kCUDA);  // before, torch takes nothing for pinned
   spans().add(data, bytes, {});
   return 0;
 }

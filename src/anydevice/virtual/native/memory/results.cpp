@@ -26,29 +26,48 @@ namespace {
 
 constexpr int most_places = 64;
 
-thread_local Results* running = nullptr;
-
 // What kernels hold that may become results, by address. Their DataPtr has the address as its
-// context, since oneDNN allocates by raw_allocate(), which insists on that.
-struct Pending {
-  std::mutex mutex;
-  std::unordered_map<const void*, anydevice::Block*> blocks;
+// context, since oneDNN allocates by raw_allocate(), which insists on that. Few are held at a time,
+// so nearly all of them lie in a slot, which takes no lock.
+class Pending {
+ public:
+  void add(anydevice::Block* block) {
+    anydevice::Block* nobody = nullptr;
+    if (!slot(block->data).compare_exchange_strong(nobody, block)) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      others_[block->data] = block;
+    }
+  }
+
+  anydevice::Block* take(const void* data) {
+    auto& its = slot(data);
+    auto* block = its.load();  // another one's may end meanwhile, but its memory stays a Block's
+    if (block != nullptr && block->data == data && its.compare_exchange_strong(block, nullptr)) {
+      return block;
+    }
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = others_.find(data);
+    if (found == others_.end()) {
+      return nullptr;
+    }
+    block = found->second;
+    others_.erase(found);
+    return block;
+  }
+
+ private:
+  std::atomic<anydevice::Block*>& slot(const void* data) {
+    return slots_[(reinterpret_cast<uint64_t>(data) >> 9) % slots_.size()];  // 512 bytes apart
+  }
+
+  std::array<std::atomic<anydevice::Block*>, 256> slots_{};
+  std::mutex mutex_;
+  std::unordered_map<const void*, anydevice::Block*> others_;
 };
 
 Pending& pending() {
   static auto* instance = new Pending();
   return *instance;
-}
-
-anydevice::Block* take_pending(const void* data) {
-  const std::lock_guard<std::mutex> lock(pending().mutex);
-  const auto found = pending().blocks.find(data);
-  if (found == pending().blocks.end()) {
-    return nullptr;
-  }
-  auto* block = found->second;
-  pending().blocks.erase(found);
-  return block;
 }
 
 bool is_on_a_device(const void* data) {
@@ -61,7 +80,7 @@ void release(void* data) {
   if (!is_on_a_device(data)) {
     return plain_cpu_allocator()->raw_deleter()(data);
   }
-  auto* block = machine.forked ? nullptr : take_pending(data);
+  auto* block = machine.forked ? nullptr : pending().take(data);
   if (block == nullptr) {
     return;
   }
@@ -73,10 +92,9 @@ void release(void* data) {
 
 struct BeforeCpu final : c10::Allocator {
   c10::DataPtr allocate(size_t size) override {
-    if (C10_LIKELY(running == nullptr) || size == 0) {
-      return plain_cpu_allocator()->allocate(size);
-    }
-    return running->allocate(size);
+    auto* running = thread.running;
+    return C10_LIKELY(running == nullptr) || size == 0 ? plain_cpu_allocator()->allocate(size)
+                                                       : running->allocate(size);
   }
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
   void copy_data(void* to, const void* from, size_t size) const override {
@@ -95,7 +113,7 @@ anydevice::Block* take_result(c10::DataPtr& bytes) {
   if (bytes.get_deleter() != &release || !is_on_a_device(bytes.get())) {
     return nullptr;
   }
-  auto* block = take_pending(bytes.get());
+  auto* block = pending().take(bytes.get());
   if (block != nullptr) {
     bytes.release_context();
     block->places = nullptr;
@@ -104,23 +122,24 @@ anydevice::Block* take_result(c10::DataPtr& bytes) {
 }
 
 void note_missed_result(const void* data) {
-  if (running != nullptr) {
-    running->note_missed(data);
+  if (thread.running != nullptr) {
+    thread.running->note_missed(data);
   }
 }
 
 }  // namespace memory
 
 Results::Results(Places& places, DeviceIndex device) : places_(places), device_(device) {
-  if (device >= 0 && memory::is_counting()) {
-    before_ = std::exchange(memory::running, this);
-    watching_ = true;
+  auto& thread = memory::thread;
+  if (device >= 0 && thread.counting && memory::is_caching()) {
+    before_ = std::exchange(thread.running, this);
+    thread_ = &thread;
   }
 }
 
 Results::~Results() {
-  if (watching_) {
-    memory::running = before_;
+  if (thread_ != nullptr) {
+    thread_->running = before_;
   }
 }
 
@@ -128,9 +147,9 @@ c10::DataPtr Results::allocate(size_t size) {
   const int place = allocations_++;
   const bool wanted = !returned_ && place < memory::most_places &&
                       (places_.load(std::memory_order_relaxed) >> place & 1) != 0;
-  memory::Block* counted = wanted ? memory::of(device_).reserve(size, current_stream(device_),
-                                                                memory::pool_in_use(device_))
-                                  : nullptr;
+  memory::Block* counted =
+      wanted ? memory::of(device_).reserve(size, current_stream(device_), thread_->pools[device_])
+             : nullptr;
   if (counted == nullptr || !memory::CachingAllocator::is_backed(counted)) {
     if (counted != nullptr) {
       memory::of(device_).cancel(counted);
@@ -148,10 +167,7 @@ c10::DataPtr Results::allocate(size_t size) {
   block->places = &places_;
   block->place = place;
   block->data = reinterpret_cast<void*>(memory::CachingAllocator::address(counted));
-  {
-    const std::lock_guard<std::mutex> lock(memory::pending().mutex);
-    memory::pending().blocks[block->data] = block;
-  }
+  memory::pending().add(block);
   return {block->data, block->data, &memory::release, c10::kCPU};
 }
 

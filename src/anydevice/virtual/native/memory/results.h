@@ -5,6 +5,10 @@
 
 #include <array>
 
+namespace anydevice::memory {
+struct Thread;
+}
+
 namespace anydevice {
 
 // Which of an op's allocations became results the last time; to begin with, the first.
@@ -25,7 +29,8 @@ class Results {
   Places& places_;
   const DeviceIndex device_;
   Results* before_ = nullptr;
-  bool watching_ = false, returned_ = false;
+  memory::Thread* thread_ = nullptr;  // none: nobody asks this for memory
+  bool returned_ = false;
   int allocations_ = 0;
   std::array<const void*, 8> plain_{};
 };

@@ -31,7 +31,9 @@ class Slab {
   static void give(void* object) {
     auto* slot = static_cast<Slot*>(object);
     if (auto& mine = mine_; mine.count < most_of_a_thread) {
-      ++mine.count;
+      if (mine.count++ == 0) [[unlikely]] {
+        give_back_at_exit();
+      }
       return push(mine.free, slot);
     }
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -50,21 +52,28 @@ class Slab {
     list = slot;
   }
 
-  // What a thread gave back last, for it to take without the lock; for others, as it ends.
+  // What a thread gave back last, for it to take without the lock. Of a type that needs no
+  // destructor, which the compiler would look after at each use.
   struct Mine {
     Slot* free = nullptr;
     int count = 0;
-    constexpr Mine() = default;
-    ~Mine() {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      while (free != nullptr) {
-        push(free_, pop(free));
-      }
-      count = most_of_a_thread;  // what comes later goes to the others
-    }
-    Mine(const Mine&) = delete;
-    Mine& operator=(const Mine&) = delete;
   };
+
+  // As the thread ends: for others.
+  struct AtExit {
+    AtExit() = default;
+    ~AtExit() {
+      auto& mine = mine_;
+      const std::lock_guard<std::mutex> lock(mutex_);
+      while (mine.free != nullptr) {
+        push(free_, pop(mine.free));
+      }
+      mine.count = most_of_a_thread;  // what comes later goes to the others
+    }
+    AtExit(const AtExit&) = delete;
+    AtExit& operator=(const AtExit&) = delete;
+  };
+  static void give_back_at_exit() { static const thread_local AtExit instance; }
   static constexpr int most_of_a_thread = 32;
 
   // Large enough for malloc to map it apart, and the system gives pages only as they are touched.
@@ -75,7 +84,7 @@ class Slab {
   inline static Slot* free_ = nullptr;
   inline static Slot* fresh_ = nullptr;
   inline static Slot* end_ = nullptr;
-  inline static thread_local Mine mine_;
+  constinit inline static thread_local Mine mine_{};
 };
 
 // For containers whose nodes are allocated one by one.

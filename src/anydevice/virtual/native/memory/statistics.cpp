@@ -3,29 +3,13 @@
 #include "blocks.h"
 
 #include <algorithm>
-#include <cstdlib>
 
 namespace anydevice::memory {
-
-void Stat::add(int64_t amount) {
-  current += amount;
-  peak = std::max(peak, current);
-  (amount > 0 ? allocated : freed) += std::abs(amount);
-}
 
 std::array<Stats3*, 9> Statistics::by_pool() {
   return {&allocation,      &segment,        &active,       &inactive_split,
           &allocated_bytes, &reserved_bytes, &active_bytes, &inactive_split_bytes,
           &requested_bytes};
-}
-
-void CachingAllocator::count(Counted stat, const Pool& pool, int64_t amount) {
-  (stats_.*stat)[0].add(amount);
-  (stats_.*stat)[pool.small ? 1 : 2].add(amount);
-  if (pool.reserved && stat == &Statistics::reserved_bytes) {
-    (*pool.reserved)[0].add(amount);
-    (*pool.reserved)[pool.small ? 1 : 2].add(amount);
-  }
 }
 
 void CachingAllocator::count_oversize(Stat& stat, size_t size, int64_t amount) {
