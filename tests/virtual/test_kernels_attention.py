@@ -192,21 +192,28 @@ def test_backward_knows_what_forward_dropped(backend):
     query, key, value = (torch.randn(1, 2, 5, 8) for _ in range(3))
     kernel = getattr(aten, f"_scaled_dot_product_{backend}_attention")
     extra = () if backend == "flash" else (None, True)
+    dtype, within = (torch.float16, 1e-2) if backend == "flash" else (torch.float32, 1e-5)
+
+    def attend(query, key, value):
+        return kernel(*(t.to(dtype) for t in (query, key, value)), *extra, 0.5)[0].float()
+
     on_gpu = [t.cuda().requires_grad_() for t in (query, key, value)]
     torch.cuda.manual_seed(3)
-    output = kernel(*on_gpu, *extra, 0.5)[0]
+    output = attend(*on_gpu)
     torch.cuda.manual_seed(3)
     unit = pad(torch.eye(5), (0, 3)).expand(1, 2, 5, 8).cuda()
-    weights = kernel(on_gpu[0], on_gpu[1], unit, *extra, 0.5)[0][..., :5].cpu()
+    weights = attend(on_gpu[0], on_gpu[1], unit)[..., :5].cpu()
 
     query, key, value = (t.requires_grad_() for t in (query, key, value))
     scores = (query @ key.transpose(-1, -2) / math.sqrt(8)).softmax(-1)
     expected = (scores * (weights != 0) * 2) @ value
-    torch.testing.assert_close(output.cpu(), expected)
+    torch.testing.assert_close(output.cpu(), expected, atol=within, rtol=within)
     grad = torch.randn_like(expected)
     torch.testing.assert_close(
         [g.cpu() for g in torch.autograd.grad(output, on_gpu, grad.cuda())],
         list(torch.autograd.grad(expected, (query, key, value), grad)),
+        atol=within,
+        rtol=within,
     )
 
 

@@ -89,6 +89,9 @@ WITHOUT_KERNEL = {
     "avg_pool2d_out_cuda_frame": lambda a: F.avg_pool2d(a[None, None], 2),
     "max_pool2d_with_indices_out_cuda_frame": lambda a: F.max_pool2d(a[None, None], 2),
     "fused_dropout": lambda a: F.dropout(a, 0.5),
+    "lerp_cuda": lambda a: torch._foreach_lerp([a], [a], 0.5),
+    "tanh_backward_cuda": lambda a: torch.ops.aten.tanh_backward(a, a),
+    "embedding_backward": lambda a: torch.ops.aten.embedding_dense_backward(a, a[0], 3, -1, False),
 }
 
 
@@ -96,6 +99,12 @@ WITHOUT_KERNEL = {
 def test_whole_numbers_have_no_kernel(kernel):
     with pytest.raises(NotImplementedError, match=f"\"{kernel}\" not implemented for 'Long'"):
         WITHOUT_KERNEL[kernel](cuda(2, 2, dtype=torch.long))
+
+
+def test_weights_of_another_dtype_are_what_cuda_did_not_expect():
+    bag, here = nn.EmbeddingBag(4, 3, mode="sum").cuda(), torch.tensor([0, 1], device="cuda")
+    with pytest.raises(RuntimeError, match=r"^expected scalar type Float but found Double$"):
+        bag(here, here, per_sample_weights=cuda(2, dtype=torch.double))
 
 
 def test_the_text_names_cudas_kernel():

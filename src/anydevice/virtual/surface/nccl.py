@@ -9,7 +9,6 @@ from contextlib import suppress
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 
@@ -22,8 +21,6 @@ NAN_CHECK = "TORCH_NCCL_NAN_CHECK"
 LOOPBACK = "127.0.0.1"
 
 c10d: Any = torch._C._distributed_c10d  # pybind's classes, of which mypy knows a part
-
-_splits: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # of each process group
 
 
 class NCCLConfig(SimpleNamespace):
@@ -120,7 +117,6 @@ def methods() -> dict[str, Any]:
         """The backend of some of the ranks, None on the others: a group of its members."""
         if self.name() != "nccl":
             return split_others(self, store, ranks, options)  # type: ignore[misc]
-        _count_split(self)
         rank = torch.distributed.get_rank()
         if rank not in ranks:
             return None
@@ -134,7 +130,7 @@ def methods() -> dict[str, Any]:
         "_group_start": nothing,
         "_group_end": nothing,
         "_is_initialized": lambda self: True,
-        "comm_split_count": _split_count,
+        "comm_split_count": _splits,
         "get_error": lambda self: c10d.ErrorType.SUCCESS,
         "options": property(lambda self: Options()),
         "perform_nocolor_split": lambda self, device: _count_split(self),
@@ -146,12 +142,12 @@ def methods() -> dict[str, Any]:
 def _count_split(parent: Any) -> None:
     """A communicator is made from the parent's: all its ranks take part, members or not."""
     if (group := _group_of(parent)) is not None:
-        _splits[group] = _splits.get(group, 0) + 1
+        torch.ops.anydevice.count_split(group.boxed())
 
 
-def _split_count(backend: Any) -> int:
+def _splits(backend: Any) -> int:
     group = _group_of(backend)
-    return 0 if group is None else _splits.get(group, 0)
+    return 0 if group is None else int(torch.ops.anydevice.splits(group.boxed()))
 
 
 def _group_of(backend: Any) -> Any:

@@ -76,9 +76,14 @@ class Backend final : public c10d::Backend {
 
   BackendPtr split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
                    const c10::intrusive_ptr<Options>& options) override {
+    count_split();
     auto part = group_->split(store, ranks, options);
     return part ? BackendPtr(c10::make_intrusive<Backend>(part, name_)) : BackendPtr();
   }
+
+  // Communicators that were made from this one's, by all of its ranks, members or not.
+  void count_split() { ++splits_; }
+  int64_t splits() const { return splits_; }
 
   // ---- the same everywhere ----
 
@@ -445,6 +450,7 @@ class Backend final : public c10d::Backend {
   bool coalescing_ = false;
   std::atomic<bool> closed_{false};
   std::atomic<uint64_t> asked_{0};
+  std::atomic<int64_t> splits_{0};
   std::vector<OutcomePtr> together_;
   Stream stream_;
 };
@@ -456,9 +462,26 @@ void add_backend(const c10::intrusive_ptr<c10d::ProcessGroup>& group, std::strin
   group->setBackend(c10::kCUDA, c10d::ProcessGroup::CUSTOM, backend);
 }
 
+Backend& backend_of(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+  auto* backend = dynamic_cast<Backend*>(group->getBackend(c10::kCUDA).get());
+  TORCH_INTERNAL_ASSERT(backend != nullptr);
+  return *backend;
+}
+
+void count_split(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+  backend_of(group).count_split();
+}
+int64_t splits(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+  return backend_of(group).splits();
+}
+
 ANYDEVICE_API void anydevice_set_nan_check(int on) { nan_check = on != 0; }
 
-TORCH_LIBRARY_FRAGMENT(anydevice, m) { m.def("add_backend", TORCH_FN(add_backend)); }
+TORCH_LIBRARY_FRAGMENT(anydevice, m) {
+  m.def("add_backend", TORCH_FN(add_backend));
+  m.def("count_split", TORCH_FN(count_split));
+  m.def("splits", TORCH_FN(splits));
+}
 
 }  // namespace
 }  // namespace anydevice::collectives

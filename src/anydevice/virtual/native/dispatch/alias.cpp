@@ -81,9 +81,9 @@ void adopt_storage(StorageImpl& storage, DeviceIndex device) {
 struct Inside : TensorImpl {
   static constexpr auto device_member() { return &Inside::device_opt_; }
   static constexpr auto storage_member() { return &Inside::storage_; }
-  static void copy(const TensorImpl& from, TensorImpl& to) {
-    copy_tensor_metadata(&from, &to, from.version_counter(),
-                         /*allow_tensor_metadata_change=*/true);
+  static void copy(const TensorImpl& from, TensorImpl& to) {  // `to` keeps its version
+    auto version = std::move(to.*(&Inside::version_counter_));
+    copy_tensor_metadata(&from, &to, std::move(version), /*allow_tensor_metadata_change=*/true);
   }
 };
 
@@ -149,8 +149,12 @@ class Spares {
       close_at_exit();
     }
     impl->*Inside::storage_member() = c10::Storage();
-    // The original must be alone with its version: autograd copies a new tensor that is not.
-    impl->set_version_counter(c10::VariableVersion(c10::VariableVersion::DISABLED));
+    if (C10_UNLIKELY(!impl->version_counter().unique())) {
+      // The original must be alone with its version: autograd copies a new tensor that is not.
+      impl->set_version_counter(impl->is_inference()
+                                    ? c10::VariableVersion(c10::VariableVersion::DISABLED)
+                                    : c10::VariableVersion(0));
+    }
     kept_[count_++] = alias.unsafeReleaseTensorImpl();
   }
 
@@ -325,6 +329,9 @@ at::Tensor Aliases::of(at::Tensor tensor) {
 }
 
 at::Tensor& Aliases::lend(const at::Tensor& tensor) {
+  if (!pairs_.empty() && pairs_.front().original->is_same(tensor)) {
+    return pairs_.front().alias;
+  }
   return pair_up(c10::MaybeOwned<at::Tensor>::borrowed(tensor));
 }
 

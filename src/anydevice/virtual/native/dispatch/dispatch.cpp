@@ -291,10 +291,19 @@ bool is_wider(const Signature& signature, const Stack& stack) {
          signature.refusals->wider.has(value.toTensor().scalar_type());
 }
 
+// "Float" in "but type CPUFloatType does not equal CPUDoubleType".
+std::string type_after(const std::string& words, const std::string& text) {
+  const auto begin = text.find(words) + words.size();
+  return text.substr(begin, text.find("Type", begin) - begin);
+}
+
 }  // namespace
 
 void raise_as_on_the_card(const c10::Error& error) {
   const std::string text = error.what_without_backtrace();
+  TORCH_CHECK(text.find("argument #1 'per_sample_weights'; but type") == std::string::npos,
+              "expected scalar type ", type_after("but type CPU", text), " but found ",
+              type_after("does not equal CPU", text));
   for (const char* found :
        {"is out of bounds", "index out of range in self", "tried to access index",
         "Expected idx >= 0 && idx < num_embeddings", "elements of input should be between 0 and 1",

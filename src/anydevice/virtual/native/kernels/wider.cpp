@@ -148,9 +148,12 @@ Tensor& histogram_out(const Tensor& self, int64_t bins, const Scalar& min, const
 
 Tensor sum_of_numbers(const Tensor& self, at::OptionalIntArrayRef dims, bool keepdim,
                       std::optional<ScalarType> type) {
-  return self.is_complex()
-             ? at::where(self.isnan(), at::zeros({}, self.options()), self).sum(dims, keepdim, type)
-             : at::nansum(self, dims, keepdim, type);
+  if (!self.is_complex()) {
+    return at::nansum(self, dims, keepdim, type);
+  }
+  const auto wide = self.to(wider(self.scalar_type()));
+  const auto numbers = at::where(wide.isnan(), at::zeros({}, wide.options()), wide);
+  return numbers.sum(dims, keepdim, type).to(type.value_or(self.scalar_type()));
 }
 
 Tensor& sum_of_numbers_out(const Tensor& self, at::OptionalIntArrayRef dims, bool keepdim,
