@@ -8,6 +8,8 @@ import os
 import pytest
 import torch
 
+from anydevice import system
+
 from .allocator_model import Model
 from .own_process import run
 
@@ -315,12 +317,12 @@ except torch.OutOfMemoryError as error:
     refused = str(error)
 print(json.dumps([caught, allocated, torch.ones(3, device="cuda").sum().item(), refused]))
 """)
-    assert len(caught) == 2
+    assert len(caught) == (2 if system.LINUX else 1)  # only Linux says how much is free
     for sentence in caught:
         assert sentence.startswith(
             "CUDA out of memory: a virtual GPU's memory is the host's, which"
         )
-    assert "90.00 TiB" in caught[1] or "92160.00 GiB" in caught[1]
+    assert "90.00 TiB" in caught[-1] or "92160.00 GiB" in caught[-1]
     assert (allocated, after) == (0, 3)
     assert "GPU 0 has a total capacity of" in refused
 

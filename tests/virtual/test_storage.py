@@ -193,6 +193,13 @@ def test_a_lazy_clone_shares_its_bytes_until_one_of_the_two_is_written_to():
     assert torch.cuda.memory_allocated() == before
 
 
+def test_a_lazy_clone_may_be_empty():
+    clone = torch.empty(0, device="cuda")._lazy_clone()
+    assert torch._C._is_cow_tensor(clone)
+    assert (clone + 1).numel() == 0
+    assert clone.resize_(2).fill_(1).tolist() == [1, 1]
+
+
 def test_a_lazy_clone_may_be_written_to_while_it_is_read():
     tensor = torch.arange(4.0, device="cuda")
     clone = tensor._lazy_clone()

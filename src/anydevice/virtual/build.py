@@ -36,7 +36,10 @@ from anydevice.virtual.jobs import JobFailed, Progress
 
 NATIVE = Path(__file__).parent / "native"
 READY = Path(__file__).parent / "ready"  # libraries that a wheel carries, if it does
-FLAGS = ("-std=c++20", "-O2", "-g0", "-fno-math-errno", "-fPIC", "-fvisibility=hidden", "-w")
+# PyTorch is built with NDEBUG: without it, each use of its headers checks itself.
+FLAGS = (
+    "-std=c++20", "-O2", "-DNDEBUG", "-g0", "-fno-math-errno", "-fPIC", "-fvisibility=hidden", "-w",
+)  # fmt: skip
 COMPILERS = ("c++", "g++", "clang++")
 # Two units, compiled at the same time: torch's headers cost the most, so few units are best.
 UNITS = {

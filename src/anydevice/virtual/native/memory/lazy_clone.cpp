@@ -47,16 +47,15 @@ bool is_copy_on_write(const c10::StorageImpl& storage) {
 
 void make_shareable(c10::StorageImpl& storage) {
   auto& bytes = storage._mutable_data_ptr_no_checks();
-  if (bytes.get_deleter() != &release_block || bytes.get() == nullptr) {
+  if (bytes.get_deleter() != &release_block) {
     return;
   }
   auto* data = bytes.get();
   const auto device = bytes.device();
-  {
+  if (data != nullptr) {
     const std::lock_guard<std::mutex> lock(aside().mutex);
-    aside().blocks[data] = bytes.get_context();
+    aside().blocks[data] = bytes.release_context();
   }
-  bytes.release_context();
   storage.set_data_ptr_noswap({data, data, &release_from_aside, device});
 }
 
@@ -67,6 +66,10 @@ bool take_block_back(c10::StorageImpl& storage) {
   }
   auto* data = bytes.get();
   const auto device = bytes.device();
+  if (data == nullptr) {
+    storage.set_data_ptr_noswap(allocate(0, device.index()));
+    return true;
+  }
   auto* block = take_from_aside(data);
   bytes.release_context();
   storage.set_data_ptr_noswap({data, block, &release_block, device});
