@@ -264,6 +264,9 @@ Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
 }
 
 Tensor lazy_clone(const Tensor& self) {
+  if (self.storage().nbytes() == 0) {
+    return self.clone();
+  }
   make_shareable(*self.storage().unsafeGetStorageImpl());
   return at::native::_lazy_clone(self);
 }

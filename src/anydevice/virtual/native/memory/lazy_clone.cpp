@@ -52,7 +52,7 @@ void make_shareable(c10::StorageImpl& storage) {
   }
   auto* data = bytes.get();
   const auto device = bytes.device();
-  if (data != nullptr) {
+  {
     const std::lock_guard<std::mutex> lock(aside().mutex);
     aside().blocks[data] = bytes.release_context();
   }
@@ -66,10 +66,6 @@ bool take_block_back(c10::StorageImpl& storage) {
   }
   auto* data = bytes.get();
   const auto device = bytes.device();
-  if (data == nullptr) {
-    storage.set_data_ptr_noswap(allocate(0, device.index()));
-    return true;
-  }
   auto* block = take_from_aside(data);
   bytes.release_context();
   storage.set_data_ptr_noswap({data, block, &release_block, device});
