@@ -355,7 +355,7 @@ print(os.read(read, 4096).decode())
     assert seen[1] == 0
 
 
-def test_a_destroyed_group_refuses_a_nan_is_found_and_splits_are_counted():
+def test_a_destroyed_group_refuses_and_a_nan_is_found():
     seen = run(
         """
 import torch.distributed as dist
