@@ -87,7 +87,7 @@ class Look {
 };
 
 template <typename Argument>
-decltype(auto) on_host(Aliases& aliases, Argument& argument) {
+decltype(auto) on_host(Aliases&, Argument& argument) {
   return (argument);
 }
 Tensor& on_host(Aliases& aliases, Tensor& argument) { return aliases.lend(argument); }
