@@ -168,6 +168,8 @@ def test_a_graph_holds_a_seed_and_an_offset_on_the_device():
         stats = torch.cuda.memory_stats()
         return [stats[f"{name}.all.current"] for name in ("active", "active_bytes")]
 
+    gc.collect()  # what earlier tests left is not freed in between
+    torch.cuda.synchronize()
     torch.rand(1, device="cuda")
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
     before = active()

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     target = tmp_path_factory.mktemp("driver") / "caching_allocator.so"
     source = HERE / "caching_allocator_driver.cpp"
-    flags = ["-std=c++17", "-O1", "-shared", "-fPIC", "-D_GLIBCXX_ASSERTIONS"]
+    flags = ["-std=c++20", "-O1", "-shared", "-fPIC", "-D_GLIBCXX_ASSERTIONS"]
     subprocess.run([str(COMPILER), *flags, str(source), "-o", str(target)], check=True)
     lib = ctypes.CDLL(str(target))
     lib.make.restype = lib.allocate.restype = ctypes.c_void_p

@@ -112,6 +112,11 @@ c10::intrusive_ptr<TensorImpl> fresh_copy_of(const TensorImpl& tensor) {
                                         /*allow_tensor_metadata_change=*/true);
 }
 
+// An inference tensor has none.
+bool has_version(const TensorImpl& tensor) {
+  return tensor.key_set().has(c10::DispatchKey::ADInplaceOrView);
+}
+
 template <typename Slot>
 bool has_python_object(const Slot& slot) {
   if constexpr (requires { slot.load_pyobj(); }) {
@@ -132,7 +137,7 @@ class Spares {
   using Impl = c10::intrusive_ptr<TensorImpl>;
 
   Impl copy_of(const TensorImpl& tensor) {
-    if (count_ == 0 || !tensor.key_set().has(c10::DispatchKey::CUDA)) {
+    if (count_ == 0 || !tensor.key_set().has(c10::DispatchKey::CUDA) || !has_version(tensor)) {
       return fresh_copy_of(tensor);
     }
     auto copy = Impl::reclaim(kept_[--count_]);
@@ -151,9 +156,7 @@ class Spares {
     impl->*Inside::storage_member() = c10::Storage();
     if (C10_UNLIKELY(!impl->version_counter().unique())) {
       // The original must be alone with its version: autograd copies a new tensor that is not.
-      impl->set_version_counter(impl->is_inference()
-                                    ? c10::VariableVersion(c10::VariableVersion::DISABLED)
-                                    : c10::VariableVersion(0));
+      impl->set_version_counter(c10::VariableVersion(0));
     }
     kept_[count_++] = alias.unsafeReleaseTensorImpl();
   }
@@ -170,7 +173,7 @@ class Spares {
 
   static void close_at_exit();
   static bool is_plain(TensorImpl& impl) {
-    return impl.autograd_meta() == nullptr && impl.has_storage() &&
+    return impl.autograd_meta() == nullptr && impl.has_storage() && has_version(impl) &&
            !has_python_object(*impl.pyobj_slot()) && typeid(impl) == typeid(TensorImpl);
   }
 
