@@ -207,7 +207,24 @@ class _Plans:
 
     def of(self, values: tuple[str, ...]) -> Outcome:
         """The plan for these values; from the cache, if it was made before."""
-        return _planned(self.names, values, self.options, self.program, self._run)
+        options, program = list(self.options), list(self.program)
+        for name, value in zip(self.names, values, strict=True):
+            if name in OWN:
+                options = with_option(options, name, value)
+            else:
+                program = with_option(program, name, value)
+        command = [*options, *program]
+        kept = folder(KEPT) / f"{_key(command)}.json"
+        with suppress(OSError, ValueError):
+            return Outcome(values, json.loads(kept.read_text("utf-8")))
+        code, out, err = self._run(
+            [sys.executable, "-m", "anydevice", "plan", "--json", "--quiet", *command]
+        )
+        if code not in (0, 1):
+            sentence = (err.strip().splitlines() or ["no answer"])[-1]
+            return Outcome(values, None, sentence.removeprefix("anydevice: "))
+        write_whole(kept, out.encode(), mode=MODE)
+        return Outcome(values, json.loads(out))
 
     def _run(self, command: list[str]) -> tuple[int, str, str]:
         with subprocess.Popen(command, stdout=PIPE, stderr=PIPE, text=True) as process:
@@ -220,32 +237,6 @@ class _Plans:
         """Ends those that are running."""
         for process in list(self._running):
             process.terminate()
-
-
-def _planned(
-    names: tuple[str, ...],
-    values: tuple[str, ...],
-    options: Sequence[str],
-    program: Sequence[str],
-    run: Callable[[list[str]], tuple[int, str, str]],
-) -> Outcome:
-    """One combination, unless it was planned before."""
-    options, program = list(options), list(program)
-    for name, value in zip(names, values, strict=True):
-        if name in OWN:
-            options = with_option(options, name, value)
-        else:
-            program = with_option(program, name, value)
-    command = [*options, *program]
-    kept = folder(KEPT) / f"{_key(command)}.json"
-    with suppress(OSError, ValueError):
-        return Outcome(values, json.loads(kept.read_text("utf-8")))
-    code, out, err = run([sys.executable, "-m", "anydevice", "plan", "--json", "--quiet", *command])
-    if code not in (0, 1):
-        sentence = (err.strip().splitlines() or ["no answer"])[-1]
-        return Outcome(values, None, sentence.removeprefix("anydevice: "))
-    write_whole(kept, out.encode(), mode=MODE)
-    return Outcome(values, json.loads(out))
 
 
 def with_option(arguments: Sequence[str], option: str, value: str) -> list[str]:
