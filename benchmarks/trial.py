@@ -13,7 +13,7 @@ import statistics
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -30,6 +30,7 @@ from torch.utils.data import DataLoader, Dataset
 import anydevice as ad
 
 Epoch = Callable[[], float]  # seconds of one epoch
+Batch = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -68,12 +69,17 @@ def cnn() -> nn.Module:
     )
 
 
+def small_batches(count: int) -> list[Batch]:
+    """Batches of the small layers."""
+    return [(torch.randn(64, 20), torch.randint(5, (64,))) for _ in range(count)]
+
+
 def adam(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     """The same optimizer for everyone."""
     return torch.optim.Adam(parameters, lr=0.001)
 
 
-def by_hand(network: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> Epoch:
+def by_hand(network: nn.Module, batches: list[Batch]) -> Epoch:
     """The loop that everybody writes."""
     optimizer = adam(network.parameters())
 
@@ -89,28 +95,22 @@ def by_hand(network: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> Epoch:
     return epoch
 
 
-def by_hand_measured(network: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Epoch:
-    """The same with loss and accuracy, summed in as few ops as a Trial does."""
+def steps_by_hand(network: nn.Module) -> Generator[None, Batch, None]:
+    """A step for each batch that is sent, with loss and accuracy summed as a Trial does."""
     optimizer = adam(network.parameters())
-
-    def epoch() -> float:
-        begin = time.perf_counter()
-        network.train()
-        total, right, samples = torch.zeros(()), torch.zeros((), dtype=torch.int64), 0
-        for x, y in batches:
-            optimizer.zero_grad()
-            output = network(x)
-            loss = F.cross_entropy(output, y)
-            loss.backward()
-            optimizer.step()
-            rows = y.size(0)
-            total.add_(loss.detach(), alpha=rows)
-            right += (output.argmax(1) == y).sum()
-            samples += rows
-        float(total / samples), float(right / samples)
-        return time.perf_counter() - begin
-
-    return epoch
+    network.train()
+    total, right, samples = torch.zeros(()), torch.zeros((), dtype=torch.int64), 0
+    while True:
+        x, y = yield
+        optimizer.zero_grad()
+        output = network(x)
+        loss = F.cross_entropy(output, y)
+        loss.backward()
+        optimizer.step()
+        rows = y.size(0)
+        total.add_(loss.detach(), alpha=rows)
+        right += (output.argmax(1) == y).sum()
+        samples += rows
 
 
 def by_trial(
@@ -134,7 +134,7 @@ def by_trial(
     return epoch
 
 
-def by_torchbearer(network: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> Epoch:
+def by_torchbearer(network: nn.Module, batches: list[Batch]) -> Epoch:
     """Its Trial, with the loss as its metric."""
     from torchbearer import Trial
 
@@ -151,7 +151,7 @@ def by_torchbearer(network: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> 
     return epoch
 
 
-def by_ignite(network: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> Epoch:
+def by_ignite(network: nn.Module, batches: list[Batch]) -> Epoch:
     """Its supervised trainer, whose output (the loss) it reads each step."""
     from ignite.engine import create_supervised_trainer
 
@@ -169,7 +169,7 @@ def by_hand_with(
     backward: Callable[[Tensor], object],
     network: nn.Module,
     optimizer: torch.optim.Optimizer,
-    batches: list[tuple[Tensor, Tensor]],
+    batches: list[Batch],
 ) -> Epoch:
     """The loop by hand, but for its backward."""
 
@@ -184,7 +184,7 @@ def by_hand_with(
     return epoch
 
 
-def by_accelerate(network: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> Epoch:
+def by_accelerate(network: nn.Module, batches: list[Batch]) -> Epoch:
     """The loop by hand, with its backward and its prepared optimizer."""
     from accelerate import Accelerator
 
@@ -193,7 +193,7 @@ def by_accelerate(network: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> E
     return by_hand_with(accelerator.backward, *prepared, batches)
 
 
-def by_fabric(network: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> Epoch:
+def by_fabric(network: nn.Module, batches: list[Batch]) -> Epoch:
     """The loop by hand, with its backward and its set-up optimizer."""
     from lightning.fabric import Fabric
 
@@ -202,7 +202,7 @@ def by_fabric(network: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> Epoch
     return by_hand_with(fabric.backward, *prepared, batches)
 
 
-def by_lightning(network: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> Epoch:
+def by_lightning(network: nn.Module, batches: list[Batch]) -> Epoch:
     """Its Trainer, without a logger, bar or checkpoint."""
     import lightning
 
@@ -211,7 +211,7 @@ def by_lightning(network: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> Ep
             super().__init__()
             self.network = network
 
-        def training_step(self, batch: tuple[Tensor, Tensor], index: int) -> Tensor:
+        def training_step(self, batch: Batch, index: int) -> Tensor:
             return F.cross_entropy(self.network(batch[0]), batch[1])
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -286,45 +286,54 @@ def in_turns(epochs: dict[str, Epoch], turns: int) -> dict[str, list[float]]:
     return timed
 
 
-class Clocked:
-    """Batches, and the seconds between giving one and being asked for the next."""
+class Alternating:
+    """Batches for a Trial; before it gets one, the loop by hand makes a step with another.
 
-    def __init__(self, batches: list[tuple[Tensor, Tensor]]) -> None:
-        self.batches, self.steps = batches, list[float]()
+    So both meet the same machine, step by step, and the caches that the other has left.
+    """
+
+    def __init__(self) -> None:
+        self.batches, self.others = small_batches(200), small_batches(200)
+        self.hand = steps_by_hand(mlp())
+        next(self.hand)
+        self.added = list[float]()  # seconds, of each pair of steps
 
     def __len__(self) -> int:
         return len(self.batches)
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for batch in self.batches:
+    def __iter__(self) -> Iterator[Batch]:
+        for batch, other in zip(self.batches, self.others, strict=True):
             begin = time.perf_counter()
+            self.hand.send(other)
+            between = time.perf_counter()
             yield batch
-            self.steps.append(time.perf_counter() - begin)
+            self.added.append(time.perf_counter() - between - (between - begin))
 
-    def undelayed(self) -> float:
-        """Of the one step in fifty that is quickest: nothing else on the machine delayed it."""
-        return statistics.quantiles(self.steps, n=50)[0]
+
+def added_to_a_step() -> float:
+    """Seconds: the median over 600 pairs of steps of two networks just made."""
+    pairs = Alternating()
+    epoch = by_trial(mlp(), pairs, metrics=("loss", "accuracy"))
+    epoch()
+    pairs.added.clear()
+    for _ in range(3):
+        epoch()
+    return statistics.median(pairs.added)
 
 
 def measured_step_figure(turns: int) -> Figure:
-    """µs that a step with loss and accuracy takes more than by hand with the same sums."""
-    batches = [(torch.randn(64, 20), torch.randint(5, (64,))) for _ in range(200)]
-    hand, trial = Clocked(batches), Clocked(batches)
-    in_turns(
-        {
-            "hand": by_hand_measured(mlp(), hand),
-            "trial": by_trial(mlp(), trial, metrics=("loss", "accuracy")),
-        },
-        4 * turns,
-    )
-    added = (trial.undelayed() - hand.undelayed()) * 1e6
+    """µs that a step with loss and accuracy takes more than by hand with the same sums.
+
+    Where two networks lie in memory decides over some µs, so each turn makes new ones.
+    """
+    added = statistics.median(added_to_a_step() for _ in range(2 * turns)) * 1e6
     return Figure("Trial, the same with loss and accuracy on both sides", added, 5, "µs")
 
 
 def step_figures(turns: int) -> list[Figure]:
     """µs that a step of a tiny network takes more than by hand."""
     steps = 500
-    batches = [(torch.randn(64, 20), torch.randint(5, (64,))) for _ in range(steps)]
+    batches = small_batches(steps)
     found = {"hand": by_hand(mlp(), batches), "Trial": by_trial(mlp(), batches)}
     for name, (package, make) in OTHERS.items():
         if find_spec(package):
