@@ -1,9 +1,11 @@
 """An interrupted run goes on as if it had not been, and no checkpoint is ever half there."""
 
 import copy
+import gc
 import json
 import math
 import os
+import weakref
 
 import pytest
 import torch
@@ -177,6 +179,22 @@ def test_persistent_workers_go_on_with_the_same_samples(tmp_path, caplog, cut_at
     assert seen[:done] + rest == expected
     assert all(map(torch.equal, weights(again), weights(whole)))
     assert "persistent workers start anew" in caplog.text
+
+
+def test_a_trial_is_freed_with_its_last_reference(data, tmp_path):
+    """In a cycle with its loader, persistent workers would be waited for, 5 s each."""
+    made(network_with_dropout(), data, tmp_path / "first").run(
+        1, verbose=False
+    )  # what torch imports
+    trial = made(network_with_dropout(), data, tmp_path / "second")
+    trial.run(1, verbose=False)
+    gc.disable()
+    try:
+        freed = weakref.ref(trial)
+        del trial
+        assert freed() is None
+    finally:
+        gc.enable()
 
 
 def test_only_the_newest_are_kept(data, tmp_path):

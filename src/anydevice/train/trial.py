@@ -413,6 +413,8 @@ class Trial(Questions, Forms):
             stack.enter_context(self.settings())
             job.optimizer = self.optimizer
             react = reactions_of(self, self.verbose if verbose in (None, -1) else bool(verbose))
+            # They hold the Trial: in a cycle with its loader, workers would end after 5 s each.
+            stack.callback(job.after_step.clear)
             self.stopped, job.batches = False, 0  # an epoch that was broken off starts anew
             if self.keeper:
                 stack.enter_context(self.keeper.listening(watch))
