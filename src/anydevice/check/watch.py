@@ -60,6 +60,7 @@ SETTLED = range(1, 5)  # steps before which it is looked at what optimizers have
 LOOKS = (3, 5, 9, 11, 13)  # steps after which it is looked at what stays in memory
 ADDITIONS = (torch.ops.aten.add, torch.ops.aten.add_)
 FEW = 5  # steps that are enough …
+TIMED = 64  # passes that the program may take the time of
 LONG = 6.0  # … after so many seconds of processor time, or more if an evaluation may come
 
 
@@ -104,6 +105,7 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
         self._since = process_time()
         self._iterators: WeakKeyDictionary[Any, tuple[int, int]] = WeakKeyDictionary()
         self._loads_batches = False
+        self._timed = -1  # passes before the program read a clock the last time
         self._evaluated = 0  # passes without gradients since the last one with them
         self._workers = Workers()
 
@@ -128,6 +130,8 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
         if name == "optimizer":
             self.optimizers[id(info["optimizer"])] = Made(self._order, site), info["optimizer"]
         self.calls.append(Call(name, site, self.tape.position, info))
+        if name == "clock":
+            self._timed = len(self.passes)
         if name == "iterate":
             self._workers.begin(info["loader"])
         if name == "empty_cache" and self.ledger.events:
@@ -233,8 +237,14 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
         steps, spent = 0 if evaluates else len(self.steps.ends), process_time() - self._since
         infers = self.steps.unit == FORWARD  # or training is still to come
         long = spent > LONG * (4 if infers else 2 if self._loads_batches else 1)
-        if self.steps.enough or (steps >= FEW and long):
+        if (self.steps.enough and not self._is_timed) or (steps >= FEW and long):
             raise Enough
+
+    @property
+    def _is_timed(self) -> bool:
+        """Whether the program reads a clock after some more passes, most likely."""
+        since = len(self.passes) - self._timed
+        return self._timed >= 0 and 2 <= since < TIMED and process_time() - self._since < LONG / 2
 
     def _next_batch(self, fetch: Callable[[Any], Any], iterator: Any) -> Any:
         done = len(self.steps.ends) * (self.steps.unit == STEP), len(self.passes)
@@ -324,6 +334,8 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
         return self._workers.seconds(loader), loader.num_workers
 
     def _facts(self) -> dict[str, Any]:
+        iterated = [call for call in self.calls if call.name == "iterate"]
+        loaders = [call.info["loader"] for call in iterated]
         return {
             "early_reads": self.tape.early_reads,
             "overwritten": self.tape.overwritten,
@@ -337,7 +349,10 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
             "inputs": self.inputs,
             "copies": self.copies,
             "on_host": self.on_host,
-            "beside": {c.site.own: self._beside(c) for c in self.calls if c.name == "iterate"},
+            "beside": {c.site.own: self._beside(c) for c in iterated},
+            "draw_the_same": {
+                id(loader) for loader in loaders if self._workers.draw_the_same(loader)
+            },
         }
 
 

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from math import ceil
 from typing import Any
 
-import numpy
-import torch
 from torch.utils.data.distributed import DistributedSampler
 
 from anydevice.check.cost import is_fetched
 from anydevice.check.finding import Finding, Recurring, Rule, at, recurring, replacing
 from anydevice.check.trace import Trace
+from anydevice.check.workers import generators
 from anydevice.plan.time.work import HostTime
 from anydevice.text import duration_text
 
 LONG = 4e-3  # seconds for a batch: less is not worth a worker
 FROM_A_WORKER = 1e-4  # seconds to take a batch that is ready
-GENERATORS = (numpy.random.Generator, numpy.random.RandomState, random.Random, torch.Generator)
 
 
 class WaitsForData(Rule):
@@ -80,7 +77,7 @@ class SameRandomNumbers(Rule):
         seen = set[int]()
         for call in trace.named("iterate"):
             loader = call.info["loader"]
-            if _workers(loader) < 2 or id(loader) in seen or loader.worker_init_fn is not None:
+            if id(loader) in seen or id(loader) not in trace.facts.get("draw_the_same", ()):
                 continue
             seen.add(id(loader))
             if name := _generator(loader.dataset):
@@ -97,9 +94,7 @@ def _generator(dataset: Any) -> str:
     """The name of a generator that __getitem__ uses."""
     fetch = getattr(type(dataset), "__getitem__", None)
     used = getattr(getattr(fetch, "__code__", None), "co_names", ())
-    held = getattr(dataset, "__dict__", {}).items()
-    names = (name for name, value in held if isinstance(value, GENERATORS) and name in used)
-    return next(names, "")
+    return next((name for name in generators(dataset) if name in used), "")
 
 
 class EpochNotSet(Rule):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import islice
+from math import prod
 
 from anydevice.check.finding import Finding, Recurring, Rule
 from anydevice.check.trace import Seen, Trace
@@ -12,6 +14,7 @@ from anydevice.plan.time.work import Op, Product
 
 STATES = {"Adam": 7, "AdamW": 7, "SGD": 5, "Adagrad": 5}  # times that a fused step moves the bytes
 LONG = 5e-4  # seconds that are worth another optimizer where it is quick already
+NEAR = 16  # kernels between an attention's two products: a scale, a mask, a softmax, dropout, casts
 TENSORS = 36  # of a fused optimizer in one launch
 
 
@@ -88,10 +91,11 @@ class UnfusedAttention(Rule):
 
 
 class _Attention:
-    """Two batched products with a softmax of the same scores in between."""
+    """Two batched products with a softmax of the same scores in between, from `at` to `end`."""
 
     def __init__(self, first: Seen, at: int, end: int, score: tuple[int, ...], width: int) -> None:
         self.first, self.at, self.end, self.score, self.width = first, at, end, score, width
+        self.unit = first.launched.unit if first.launched else ""
 
 
 def _attentions(step: list[Seen]) -> Iterator[_Attention]:
@@ -112,18 +116,20 @@ def _attention_at(step: list[Seen], at: int) -> _Attention | None:
     product = op.products[0]
     rows, columns, width = product.m, product.n, product.k
     softmaxed = False
-    for end in range(at + 1, min(at + 24, len(step))):
-        after = step[end]
-        if after.launched is None:
-            continue
+    for end, after in islice(_launched(step, at + 1), NEAR):
         if after.op == "_softmax" and after.shapes and after.shapes[0][-2:] == (rows, columns):
             softmaxed = True
-        elif after.op == "bmm":
+        elif after.op == "bmm" and after.launched:
             p = after.launched.products[0]
             if softmaxed and (p.batch, p.m, p.k) == (product.batch, rows, columns):
                 return _Attention(one, at, end, (product.batch, rows, columns), width)
             return None
     return None
+
+
+def _launched(step: list[Seen], begin: int) -> Iterator[tuple[int, Seen]]:
+    """What has kernels, from a place on, each with its own place."""
+    return ((at, step[at]) for at in range(begin, len(step)) if step[at].launched)
 
 
 def _fused_attention(step: list[Seen]) -> list[Seen]:
@@ -137,7 +143,7 @@ def _fused_attention(step: list[Seen]) -> list[Seen]:
     inside = [(one.at, one.end) for one in found]
     for at, one in enumerate(step):
         if at in begins:
-            result.append(_kernel(one, begins[at], 2.0, backward=False))
+            result.append(_kernel(one, begins[at], 1.0, backward=False))
         if any(begin <= at <= end for begin, end in inside):
             continue
         if one.phase == "backward" and _is_of_scores(one, scores):
@@ -153,11 +159,11 @@ def _kernel(one: Seen, attention: _Attention, times: float, *, backward: bool) -
     assert op
     batch, rows, columns = attention.score
     product = Product(batch, rows, columns, attention.width, "attention", times)
-    element = 2 if op.unit in ("float16", "bfloat16") else 4
+    element = 2 if attention.unit in ("float16", "bfloat16") else 4
     moved = 4.0 * batch * rows * attention.width * element * (2 if backward else 1)
     name = "_scaled_dot_product_flash_attention" + "_backward" * backward
-    fused = replace(op, name=name, products=(product,), bytes=moved, kernels=3 if backward else 1,
-                    backward=backward, aligned=True, layout=0.0)  # fmt: skip
+    fused = replace(op, name=name, products=(product,), bytes=moved, kernels=2 if backward else 1,
+                    backward=backward, unit=attention.unit, aligned=True, layout=0.0)  # fmt: skip
     return replace(one, entry=fused)
 
 
@@ -172,5 +178,8 @@ def _is_of_scores(one: Seen, scores: set[tuple[int, ...]]) -> bool:
             or (p.batch == b and {p.m, p.n, p.k} >= {r, c} and p.k in (r, c))
             for b, r, c in scores
         )
-    tails = {(r, c) for _, r, c in scores}
-    return any(tuple(shape[-2:]) in tails for shape in one.shapes)
+    return any(
+        prod(shape) == b * r * c and {r, c} <= set(shape)
+        for shape in one.shapes
+        for b, r, c in scores
+    )

@@ -12,6 +12,7 @@ from anydevice.plan.time.work import Op
 
 HALF = ("float16", "bfloat16")
 LONG = 1e-3  # seconds of a step
+MOST = 0.5  # of the convolutions
 WORTH = 0.1  # of a step: below, another dtype is not worth its risk
 
 
@@ -102,8 +103,12 @@ class ChannelsFirst(Rule):
     kind = "slow"
 
     def find(self, trace: Trace) -> Iterator[Finding]:
-        """Once for the program."""
-        if count := sum(map(_converts, _usual(trace))):
+        """Once for the program, unless most of its layers have channels last already."""
+        work = _usual(trace)
+        forward = [o for o in work if o.phase == "forward" and o.op == "convolution"]
+        if sum(map(_converts, forward)) < MOST * len(forward):
+            return
+        if count := sum(map(_converts, work)):
             yield self.finding(
                 "cuDNN turns the images of half precision convolutions around, to channels last, "
                 "and back.",

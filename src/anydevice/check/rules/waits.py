@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from anydevice.check.finding import Finding, Rule, at, recurring, without
-from anydevice.check.trace import Seen, Trace
+from anydevice.check.finding import Finding, Recurring, Rule, at, recurring, without
+from anydevice.check.rules.kernels import STATES
+from anydevice.check.trace import Seen, Site, Trace
 from anydevice.plan.time.work import Transfer, Wait
 
 BY_OP = {
@@ -39,19 +40,38 @@ class Waits(Rule):
     def find(self, trace: Trace) -> Iterator[Finding]:
         """Each line that waits."""
         saved = {call.site.own for call in trace.named("save")}
+        scaled = {_place(call.site) for call in trace.named("scaler.step")}
         for line in recurring(trace, _waits):
             if line.site.own in saved or _is_wanted(line.seen[0], trace):
                 continue
-            op = line.seen[0].op
-            size = sum(e.bytes for e in (s.entry for s in line.seen) if isinstance(e, Transfer))
-            why = BY_OP.get(op, f"{op} asks it for a value" if op else "")
-            yield self.of_line(
-                line,
-                f"The host waits for the GPU{': ' if why else ''}{why}"
-                f"{f' ({size:,} bytes)' if size > 64 else ''}.",
-                FIXES.get(op, "do it every few steps, or leave it to the GPU"),
-                without(at(line, _waits)),
-            )
+            reasons = _of_scaler(line, trace) if _place(line.site) in scaled else _reasons(line)
+            if reasons is not None:
+                why, fix = reasons
+                change = without(at(line, _waits))
+                yield self.of_line(line, f"The host waits for the GPU{why}.", fix, change)
+
+
+def _reasons(line: Recurring) -> tuple[str, str]:
+    """Why it waits, and what to do about it."""
+    op = line.seen[0].op
+    size = sum(e.bytes for e in (s.entry for s in line.seen) if isinstance(e, Transfer))
+    why = BY_OP.get(op, f"{op} asks it for a value" if op else "")
+    text = f"{': ' if why else ''}{why}{f' ({size:,} bytes)' if size > 64 else ''}"
+    return text, FIXES.get(op, "do it every few steps, or leave it to the GPU")
+
+
+def _of_scaler(line: Recurring, trace: Trace) -> tuple[str, str] | None:
+    """The same for a GradScaler's step; None if there is no fused one, which does not wait."""
+    steps = trace.named("optimizer.step")
+    kinds = (c.info["kind"] for c in steps if _place(c.site) == _place(line.site))
+    if (kind := next(kinds, "")) not in STATES:
+        return None
+    why = ": GradScaler reads whether a gradient is infinite"
+    return why, f"{kind}(…, fused=True), which looks at that on the GPU"
+
+
+def _place(site: Site) -> tuple[object, object]:
+    return site.own, site.library
 
 
 def _is_wanted(one: Seen, trace: Trace) -> bool:
