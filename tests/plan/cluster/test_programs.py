@@ -270,6 +270,8 @@ def test_the_last_rank_is_played_and_shown_too_where_shards_are_uneven(tmp_path:
     assert "a &lt;b&gt;.py" in page
     assert page.count("aria-label='timeline'") == page.count("aria-label='memory'") == 2
     assert "3 ranks" in page
+    wide = "<div class=scroll><table>"  # on a telephone it scrolls, not the page
+    assert page.count(wide) == page.count("<table>") > 1
 
 
 def test_what_is_too_large_is_said_of_its_rank(tmp_path: Path) -> None:

@@ -89,7 +89,8 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
         )
 
     body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    return f"<table><thead><tr>{cells('th', heads)}</tr></thead><tbody>{body}</tbody></table>"
+    head = f"<thead><tr>{cells('th', heads)}</tr></thead>"
+    return f"<div class=scroll><table>{head}<tbody>{body}</tbody></table></div>"
 
 
 def _figure(title: str, drawing: str) -> str:
