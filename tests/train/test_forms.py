@@ -196,6 +196,15 @@ def test_targets_that_are_no_classes_say_what_to_do(data, target, loss, fix):
     assert any(f"Fix: y = {fix}" in note for note in caught.value.__notes__)
 
 
+def test_entries_that_the_network_does_not_take_are_named():
+    trial = Trial(nn.Linear(4, 2), "sgd", "cross_entropy")
+    trial.with_generators([{"points": [1.0] * 4, "labels": 0}], batch_size=1)
+    with pytest.raises(TypeError) as caught:
+        trial.run(1, verbose=False)
+    (note,) = caught.value.__notes__
+    assert "by name, here points, labels; the network's forward takes input." in note
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [

@@ -57,6 +57,10 @@ def _by_loss(loss: Loss | None) -> Forward:
         except (RuntimeError, ValueError, IndexError) as error:
             _note_shapes(error, batch, output)
             raise
+        except TypeError as error:
+            if isinstance(batch, Mapping) and "argument" in str(error):
+                _note_names(error, network, batch)
+            raise
         return Result(_scalar(value), output, target, size)
 
     return forward
@@ -81,6 +85,15 @@ def _note_shapes(error: Exception, batch: Any, output: Any) -> None:
             "The data has no targets, so the inputs are the targets too, as for an autoencoder. "
             "Fix: give pairs, with_generators((inputs, targets))."
         )
+
+
+def _note_names(error: Exception, network: nn.Module, batch: Mapping[str, Any]) -> None:
+    """Adds how the entries of a dict reach the network, where it takes others."""
+    taken = ", ".join(inspect.signature(network.forward).parameters)
+    error.add_note(
+        f"A batch that is a dict is given by name, here {', '.join(map(str, batch))}; the "
+        f"network's forward takes {taken}. Fix: give the data the names of forward, or step=."
+    )
 
 
 def _note_target(error: Exception, output: Tensor, target: Tensor) -> None:
