@@ -6,6 +6,7 @@ import pytest
 
 from anydevice.errors import UsageError
 from anydevice.plan.answer import Plan
+from anydevice.plan.hollow import isolated
 from anydevice.plan.hollow.program import Program
 from anydevice.plan.planning import plan
 
@@ -111,8 +112,9 @@ def test_passes_forward_are_counted_if_asked_for() -> None:
 
 
 def test_what_a_program_prints_is_shown_unless_quiet(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(isolated, "LONG", 1000)  # a busy machine says that it is still running
     (tmp_path / "train.py").write_text(
         "import torch\nx = torch.rand(3, device='cuda').sum()\nprint('sum', x.item(), f'{x:.2f}')\n"
     )
