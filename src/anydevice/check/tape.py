@@ -17,10 +17,10 @@ from torch.nn.parameter import is_lazy
 
 from anydevice.check.trace import NOWHERE, Seen, Site, Source
 from anydevice.frames import is_own
+from anydevice.plan.time.overloads import Overload
 from anydevice.plan.time.recorder import WorkRecorder, in_backward
 from anydevice.plan.time.work import Entry, HostTime, Transfer, Wait
 from anydevice.virtual.events import HOST, Event
-from anydevice.virtual.surface.recording import written_tensors
 
 StorageWeakRef: Any = reductions.StorageWeakRef
 FACTORIES = {
@@ -104,9 +104,9 @@ class Tape(WorkRecorder):
             self.add(HostTime(thread_time() - begin, "data"))
             self._loading = False
 
-    def running(self, op: Any, inputs: list[Tensor]) -> None:
+    def running(self, op: Overload, inputs: list[Tensor]) -> None:
         """An op is about to run, perhaps one that another part of the watch answers."""
-        self._called = op._schema.name.partition("::")[2]
+        self._called = op.name
         self._inputs = [tensor for tensor in inputs if not is_lazy(tensor)]
 
     def done(self) -> None:
@@ -124,11 +124,11 @@ class Tape(WorkRecorder):
         self._flying.clear()
         self._leaving.clear()
 
-    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def run(self, op: Overload, args: Any, kwargs: Any, inputs: list[Tensor]) -> Any:
         """Runs the op and notes it, and what it does to copies that are under way."""
-        self._look_at_reads(op, args, kwargs or {})
+        self._look_at_reads(op, args, kwargs)
         before = len(self.seen)
-        result = super().__torch_dispatch__(op, types, args, kwargs)
+        result = super().run(op, args, kwargs, inputs)
         self._look_at_made(result)
         for at in range(before, len(self.seen)):
             self._look_at_sent(at, result)
@@ -142,19 +142,20 @@ class Tape(WorkRecorder):
         if waits:
             self.arrived()
 
-    def _look_at_reads(self, op: Any, args: Any, kwargs: Any) -> None:
-        if not (self._flying or self._leaving) or op.namespace != "aten":
+    def _look_at_reads(self, op: Overload, args: Any, kwargs: Any) -> None:
+        if not (self._flying or self._leaving) or not op.of_pytorch:
             return
         if any(tensor.is_cuda for tensor in self._inputs):
             return  # a copy on the same stream comes after those before
-        views = op._schema.returns and all(
-            r.alias_info is not None and not r.alias_info.is_write for r in op._schema.returns
+        schema = op.op._schema
+        views = schema.returns and all(
+            r.alias_info is not None and not r.alias_info.is_write for r in schema.returns
         )
         if views or self._called in ("is_pinned", "detach", "record_stream", "lift_fresh"):
             return
         for tensor in self._inputs:
             self.reads(tensor)
-        for tensor in written_tensors(op, args, kwargs):
+        for tensor in op.writes(args, kwargs):
             leaving = self._leaving.get(_storage(tensor))
             if leaving and not leaving[0].expired():
                 self.overwritten.append((leaving[1], self.site()))

@@ -39,6 +39,7 @@ from anydevice.devices.catalogue import Card
 from anydevice.plan.hollow.sizes import AssumedSizes
 from anydevice.plan.hollow.steps import FORWARD, STEP
 from anydevice.plan.hollow.watch import Enough, StepWatch
+from anydevice.plan.time.overloads import Overload
 from anydevice.plan.time.recorder import in_backward
 from anydevice.virtual.events import Event
 
@@ -58,7 +59,7 @@ SEEN = 24  # passes of an evaluation without a loader, after which its ops are n
 MOST = 14  # steps in all
 SETTLED = range(1, 5)  # steps before which it is looked at what optimizers have
 LOOKS = (3, 5, 9, 11, 13)  # steps after which it is looked at what stays in memory
-ADDITIONS = (torch.ops.aten.add, torch.ops.aten.add_)
+ADDITIONS = ("add", "add_")
 FEW = 5  # steps that are enough …
 TIMED = 64  # passes that the program may take the time of
 LONG = 6.0  # … after so many seconds of processor time, or more if an evaluation may come
@@ -67,11 +68,13 @@ LONG = 6.0  # … after so many seconds of processor time, or more if an evaluat
 class RealSizes(AssumedSizes):
     """On a GPU with values, sizes are what they are."""
 
-    def answer(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def answer(self, op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Leaves all ops to the GPU."""
         return NotImplemented
 
-    def follow(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def follow(
+        self, op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> None:
         """Nothing is assumed."""
 
 
@@ -108,6 +111,11 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
         self._timed = -1  # passes before the program read a clock the last time
         self._evaluated = 0  # passes without gradients since the last one with them
         self._workers = Workers()
+
+    @property
+    def leaves_out(self) -> bool:
+        """Rules look at each pass."""
+        return False
 
     def _innermost(self) -> str:
         return self._path[-1] if self._path else ""
@@ -146,19 +154,21 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
         if not self._looks_away:
             super()._hear(event)
 
-    def _run(self, op: Any, types: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+    def _run(
+        self, op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[Tensor]
+    ) -> Any:
         if self._looks_away:
             result = self.sizes.answer(op, args, kwargs)
             if result is NotImplemented:
-                result = op(*args, **kwargs)
+                result = op.op(*args, **kwargs)
                 self.sizes.follow(op, args, kwargs, result)
             return result
         self.tape.running(op, [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)])
-        if op._overloadpacket in ADDITIONS:
+        if op.name in ADDITIONS and op.of_pytorch:
             self._look_for_sums(args)
-        run = partial(super()._run, op, types, args, kwargs)
+        run = partial(super()._run, op, args, kwargs, inputs)
         try:
-            return self.races.around(op, args, kwargs, run) if self.races.looks else run()
+            return self.races.around(op.op, args, kwargs, run) if self.races.looks else run()
         finally:
             self.tape.done()
 

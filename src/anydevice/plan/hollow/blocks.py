@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -97,6 +98,16 @@ class Ledger:
             block = self._block_of(tensor)
             if block and block.category != WORKSPACE and (not over or block.category in over):
                 block.category = category
+
+    def left_since(self, event: int) -> int:
+        """The bytes that were taken since this event and not freed."""
+        first = bisect_left(self.blocks, event, key=lambda block: block.start)
+        return sum(block.bytes for block in self.blocks[first:] if block.end is None)
+
+    def began(self, tensor: torch.Tensor) -> int | None:
+        """The event at which the tensor's memory was taken; None if it is not on a GPU."""
+        block = self._block_of(tensor)
+        return block.start if block else None
 
     def _block_of(self, tensor: Any) -> Block | None:
         tensor = getattr(tensor, "_local_tensor", tensor)  # the local part of a DTensor

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from anydevice.plan.hollow import shared
+from anydevice.plan.time.overloads import Overload
 
 aten = torch.ops.aten
 MOST = 1 << 16  # elements; an op on more is not computed
@@ -37,7 +38,7 @@ OF_UNIFORM = {
 }
 UNSET = {aten.empty, aten.empty_like, aten.new_empty, aten.empty_strided, aten.new_empty_strided}
 RANDOM = torch.Tag.nondeterministic_seeded
-WHOLE = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+WHOLE = frozenset((torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64))
 
 
 class KnownValues:
@@ -76,21 +77,23 @@ class KnownValues:
         finally:
             self.reads = False
 
-    def follow(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def follow(
+        self, op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> None:
         """An op has run: what does it say about values?"""
-        if shared.is_collective(op):
-            self._follow_collective(op, args, kwargs, result)
+        if op.collective:
+            self._follow_collective(op.op, args, kwargs, result)
             return
-        if op._schema.is_mutable:
+        if op.mutable:
             self._forget(args)
             return
         if not isinstance(result, Tensor) or result.dtype not in WHOLE:
             return
-        if op._overloadpacket is aten.any:
+        if op.packet is aten.any:
             self._likely[result] = True
         if result.is_cuda:
-            self._learn(op, args, kwargs, result)
-        elif args and isinstance(args[0], Tensor) and args[0] in self._values:
+            self._learn(op.op, args, kwargs, result)
+        elif self._in and args and isinstance(args[0], Tensor) and args[0] in self._values:
             result.copy_(self.of(args[0]))  # type: ignore[arg-type]
 
     def _follow_collective(self, op: Any, args: Any, kwargs: Any, result: Any) -> None:

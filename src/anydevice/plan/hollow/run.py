@@ -298,6 +298,8 @@ class _Running:
                 "of the next; the others are taken to be like the last two, which were alike."
             )
         notes += growth(watch.steps)
+        if watch.repeated.note:
+            notes.append(watch.repeated.note)
         if watch.steps.unit not in (STEP, UPDATE) and not watch.steps.inference:
             what = {FORWARD: "its forward passes", WHOLE: "all of it"}
             unit = what.get(watch.steps.unit, "its backward passes")

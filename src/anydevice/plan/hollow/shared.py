@@ -15,11 +15,6 @@ Of = Callable[[Tensor], Tensor | None]
 SAME = ("wait_tensor", "_wrap_tensor_autograd")
 
 
-def is_collective(op: Any) -> bool:
-    """Whether it is an op of torch.distributed."""
-    return op.namespace in ("c10d", "_c10d_functional")
-
-
 def written(op: Any, args: Any, result: Any) -> list[Tensor]:
     """The tensors that a collective wrote to."""
     return _tensors(args[0] if op.namespace == "c10d" else result)

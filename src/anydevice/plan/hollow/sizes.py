@@ -10,11 +10,12 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from anydevice.plan.hollow.known import KnownValues
+from anydevice.plan.time.overloads import Overload
 
 aten = torch.ops.aten
 SHARE = 0.5
 MASKS = (torch.bool, torch.uint8)
-INVERSIONS = (aten.bitwise_not, aten.logical_not)
+INVERSIONS = ("bitwise_not", "logical_not")
 TRUE = "of a mask's values are assumed to be true (--assume-true)."
 DIFFER = "All values that unique() looks at are assumed to differ, which is the most it can take."
 EVEN = (
@@ -45,30 +46,32 @@ class AssumedSizes:
         self.notes: dict[str, None] = {}
         self.known = KnownValues()
         self._rest: Any = WeakTensorKeyDictionary()  # results of ~mask
-        self._answers: dict[Any, Callable[..., Any]] = {
-            aten.nonzero: self._nonzero,
-            aten.index: self._index,
-            aten.masked_select: self._masked_select,
-            aten._unique2: self._unique,
-            aten.unique_dim: self._unique_dim,
-            aten.unique_consecutive: self._unique_consecutive,
-            aten.bincount: self._bincount,
-            aten.histc: self._histc,
-            aten.repeat_interleave: self._repeat_interleave,
-            aten.normal: self._normal,
+        self._answers: dict[str, Callable[..., Any]] = {
+            "nonzero": self._nonzero,
+            "index": self._index,
+            "masked_select": self._masked_select,
+            "_unique2": self._unique,
+            "unique_dim": self._unique_dim,
+            "unique_consecutive": self._unique_consecutive,
+            "bincount": self._bincount,
+            "histc": self._histc,
+            "repeat_interleave": self._repeat_interleave,
+            "normal": self._normal,
         }
 
-    def answer(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def answer(self, op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The op's result; NotImplemented if its size does not depend on values."""
-        answer = self._answers.get(op._overloadpacket)
-        if answer is None or not any(map(_on_gpu, args)) or "out" in kwargs:
+        answer = self._answers.get(op.name)
+        if answer is None or not op.of_pytorch or not any(map(_on_gpu, args)) or "out" in kwargs:
             return NotImplemented
         return answer(*args, **kwargs)
 
-    def follow(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def follow(
+        self, op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> None:
         """Notes what an op did: which values are known, and what `~mask` returned."""
         self.known.follow(op, args, kwargs, result)
-        if isinstance(result, Tensor) and op._overloadpacket in INVERSIONS:
+        if op.name in INVERSIONS and isinstance(result, Tensor):
             self._rest[result] = True
 
     def _count(self, mask: Tensor) -> int:

@@ -181,25 +181,35 @@ def reads_answered(branches: Branches, known: KnownValues) -> Iterator[None]:
 
     def values_of(self: torch.Tensor) -> torch.Tensor | None:
         with torch._C._DisableTorchDispatch():
-            return known.of(self) if self.is_cuda else self
+            return known.of(self)
 
     def reading_item(self: torch.Tensor) -> Any:
-        read, values = item(self), values_of(self)
+        read = item(self)
+        if not self.is_cuda:
+            return read
+        values = values_of(self)
         return unknown(read) if values is None else item(values)
 
     def reading_list(self: torch.Tensor) -> Any:
-        read, values = tolist(self), values_of(self)
+        read = tolist(self)
+        if not self.is_cuda:
+            return read
+        values = values_of(self)
         return _each(read) if values is None else tolist(values)
 
     def reading_truth(self: torch.Tensor) -> bool:
-        read, values = bool(truth(self)), values_of(self)
+        read = bool(truth(self))
+        if not self.is_cuda:
+            return read
+        values = values_of(self)
         if values is not None:
             return bool(truth(values))
         return branches.truth(sys._getframe(1), read, likely=known.likely(self))
 
     def as_known(plain: Callable[..., Any]) -> Callable[..., Any]:
         def reading(self: torch.Tensor) -> Any:
-            read, values = plain(self), values_of(self)
+            read = plain(self)
+            values = values_of(self) if self.is_cuda else None
             return read if values is None else plain(values)
 
         return reading

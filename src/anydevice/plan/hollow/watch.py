@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from bisect import bisect
@@ -14,7 +15,7 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
-from torch._ops import HigherOrderOperator
+from torch._ops import HigherOrderOperator, OpOverload
 from torch.multiprocessing import reductions
 from torch.nn.modules import module as modules
 from torch.nn.parameter import is_lazy
@@ -23,19 +24,22 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
-from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 
 from anydevice.devices.catalogue import Card
 from anydevice.frames import own_line
 from anydevice.plan.hollow import blocks, workspaces
-from anydevice.plan.hollow.attention import Attention
+from anydevice.plan.hollow.attention import KERNELS, Attention
 from anydevice.plan.hollow.blocks import Ledger
 from anydevice.plan.hollow.compiled import AS_WRITTEN, Compiled, is_compiling
+from anydevice.plan.hollow.fetching import fetching_within
 from anydevice.plan.hollow.phases import Phase, passes, turns
+from anydevice.plan.hollow.repeated import Repeated
 from anydevice.plan.hollow.sizes import AssumedSizes
 from anydevice.plan.hollow.steps import BACKWARD, FORWARD, STEP, Steps
-from anydevice.plan.time.recorder import WorkRecorder, in_backward
-from anydevice.plan.time.work import Work
+from anydevice.plan.time.overloads import Overload, overload_of
+from anydevice.plan.time.recorder import WorkRecorder, in_backward, tensors_in
+from anydevice.plan.time.work import Entry, Work
 from anydevice.virtual.compiled.launches import launching
 from anydevice.virtual.events import Event, listening
 
@@ -63,6 +67,7 @@ from anydevice.virtual.events import Event, listening
 StorageWeakRef: Any = reductions.StorageWeakRef
 FAKE = torch._C._TorchDispatchModeKey.FAKE
 SENDS = (torch.ops.c10d.send.default, torch.ops.c10d.recv_.default)
+LOOKED_AT = {packet.__name__ for packet in (*workspaces.PRODUCTS, *workspaces.GROUPS, *KERNELS)}
 DATA_PARALLEL = "torch.nn.parallel.data_parallel"  # whose name is a function's in torch.nn.parallel
 
 
@@ -79,6 +84,11 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def ignore_compile_internals(cls) -> bool:
         """Dynamo compiles under this mode as without it."""
         return True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Its code is skipped below, which takes no frames of Python at each op."""
+        return False
 
     def __init__(
         self,
@@ -99,13 +109,14 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.sizes = sizes or AssumedSizes()
         self.compiled = Compiled(compiles, self._enter, self._leave)
         self.attention = Attention()
+        work = self._here, self._entries_between, self._add_entries
+        self.repeated = Repeated(*work, self.ledger, self.sizes.known)
         self.samples: int | None = None  # in the first batch that a network was given
         self.tokens: int | None = None  # in that batch, if it is of whole numbers
         self._batches: list[tuple[int, int, bool]] = []  # event, size, whether it has gradients
         self._backwards: dict[int, int] = {}  # the events at which autograd's runs began, by id
         self._network: int | None = None  # id of the first network
         self.refused = 0  # workspaces that a full GPU had no room for
-        self.last_line = ""  # the last line of the program that used the GPU
         self.backward = False  # whether it computed gradients
         self.on_host = ""  # the line of an optimizer step whose parameters are not on a GPU
         self.cudnn = 0  # the largest workspace of a convolution
@@ -134,6 +145,12 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._workspace = False
         self._kept: dict[tuple[int, bool, int], Tensor] = {}
 
+    @property
+    def last_line(self) -> str:
+        """The last line of the program that took memory of a GPU; empty if none did."""
+        where = self.ledger.blocks[-1].where if self.ledger.blocks else ""
+        return os.path.basename(where).removeprefix(":0")
+
     def _here(self) -> tuple[int, int]:
         return self.ledger.events, self.recorder.position if self.recorder else 0
 
@@ -150,52 +167,60 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if torch._C._get_dispatch_mode(FAKE) is not None:
             return op(*args, **kwargs)  # DTensor asks for shapes alone, once for each op
-        if isinstance(op, HigherOrderOperator):
+        if type(op) is not OpOverload and isinstance(op, HigherOrderOperator):
             return self.compiled.run(op, self, args, kwargs)
         if is_compiling():
             return op(*args, **kwargs)
-        if not self.steps.has_stepped:
-            self.last_line = own_line(sys._getframe(1)) or self.last_line
-            self.backward = self.backward or in_backward()
-        if any(is_traceable_wrapper_subclass(a) for a in args):
+        if types and any(map(is_traceable_wrapper_subclass_type, types)):
             return NotImplemented  # the ops inside come here next
+        inputs = tensors_in((*args, *kwargs.values()))
+        self._reads_gpu = any(tensor.is_cuda for tensor in inputs)
+        call = overload_of(op)
+        if not self._reads_gpu:
+            return self._run(call, args, kwargs, inputs)
         if (run := torch._C._current_graph_task_id()) != -1:
             self._backwards.setdefault(run, self.ledger.events)
-        self._reads_gpu = any(isinstance(a, Tensor) and a.is_cuda for a in args)
+            self.backward = True
         by_hand = not (self.pipelined and self.steps.optimizers)  # whose stages receive into leaves
-        if not self.steps.marks[STEP] and self._reads_gpu and by_hand:
-            self._look_for_updates(op, args)
-        packet = op._overloadpacket
-        self.attention.see(packet)
-        result = self._run(op, types, args, kwargs)
+        if not self.steps.marks[STEP] and by_hand and run == -1:
+            self._look_for_updates(call, args, kwargs, inputs)
+        result = self._run(call, args, kwargs, inputs)
+        if call.name in LOOKED_AT:
+            self._take_workspace(call.packet, args, result)
+        return result
+
+    def _take_workspace(self, packet: Any, args: tuple[Any, ...], result: Any) -> None:
         if packet in workspaces.PRODUCTS:
             self._take_cublas(result)
         elif packet in workspaces.GROUPS:
             self._take_cudnn(packet, args, result)
-        return result
+        else:
+            self.attention.see(packet)
 
-    def _run(self, op: Any, types: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
-        self.pipelined = self.pipelined or op in SENDS
-        result = self.sizes.answer(op, args, kwargs)
+    def _run(
+        self, op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[Tensor]
+    ) -> Any:
+        if op.collective and op.op in SENDS:
+            self.pipelined = True
+        result = self.sizes.answer(op, args, kwargs) if self._reads_gpu else NotImplemented
         if result is not NotImplemented:
             return result
         if self.recorder and self._records:
-            result = self.recorder.__torch_dispatch__(op, types, args, kwargs)
+            result = self.recorder.run(op, args, kwargs, inputs)
         else:
-            result = op(*args, **kwargs)
+            result = op.op(*args, **kwargs)
         self.sizes.follow(op, args, kwargs, result)
         return result
 
-    def _look_for_updates(self, op: Any, args: tuple[Any, ...]) -> None:
+    def _look_for_updates(
+        self, op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[Tensor]
+    ) -> None:
         """Whether the program writes to what it computes gradients for: Note [What is a step]."""
-        if in_backward():
-            return
-        first = args[0] if args else None
-        if op._schema.is_mutable:
-            if isinstance(first, Tensor) and _storage(first) in self._leaves:
+        if op.mutable:
+            if self._leaves and any(_storage(t) in self._leaves for t in op.writes(args, kwargs)):
                 self.steps.written()
-        elif torch.is_grad_enabled() and op._overloadpacket is not torch.ops.aten.detach:
-            used = [a for a in args if isinstance(a, Tensor) and _is_trained(a)]
+        elif torch.is_grad_enabled() and op.name != "detach":
+            used = [tensor for tensor in inputs if _is_trained(tensor)]
             if used:
                 for leaf in used:
                     if _storage(leaf) not in self._leaves:
@@ -231,6 +256,21 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         finally:
             self._workspace = False
 
+    # ---- passes that repeat ----
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether passes that are like those before need not be run."""
+        return bool(self.steps.optimizers) and not self.steps.inference
+
+    def _entries_between(self, begin: int, end: int) -> list[Entry]:
+        return self.recorder.between(begin, end).entries if self.recorder else []
+
+    def _add_entries(self, entries: list[Entry]) -> None:
+        if self.recorder and self._records:
+            for entry in entries:
+                self.recorder.add(entry)
+
     # ---- each allocation ----
 
     def _birth(self) -> tuple[str, str]:
@@ -258,18 +298,23 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         if threading.get_ident() != self._thread:
             return
+        if not self._path and self.leaves_out and self._is_pass(module):
+            self.repeated.begins(module, (*inputs, *_named_inputs(sys._getframe(1))))
         if not inputs and not self._path:
             inputs = _named_inputs(sys._getframe(1))
         if id(module) not in self._names:
             self._learn(module, inputs)
         elif not self._path:
             self.ledger.name(_weights(module), blocks.PARAMETERS)  # moved away and back, perhaps
-        if not self._path and not in_backward() and next(module.parameters(), None) is not None:
+        if not self._path and self._is_pass(module):
             self._pass_forward(inputs)
         if id(module) == self._network and not in_backward():
             grad = torch.is_grad_enabled()
             self._batches += [(self.ledger.events, n, grad) for n in _batch_sizes(inputs)]
         self._go_to([*self._path, self._names[id(module)]])
+
+    def _is_pass(self, module: nn.Module) -> bool:
+        return not in_backward() and next(module.parameters(), None) is not None
 
     def _pass_forward(self, inputs: Any) -> None:
         """A network is called by the program itself."""
@@ -287,6 +332,8 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         if threading.get_ident() == self._thread and self._path:
             self._go_to(self._path[:-1])
+            if not self._path:
+                self.repeated.ends(output)
             if id(module) in self._lazy:
                 self._lazy.discard(id(module))
                 self.ledger.name(_weights(module), blocks.PARAMETERS)
@@ -321,6 +368,7 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self._in_optimizer = True
+        self.repeated.close()
         trained = _trained(optimizer)
         self.ledger.name(trained, blocks.PARAMETERS)
         self.ledger.name((p.grad for p in trained), blocks.GRADIENTS)
@@ -423,30 +471,24 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with (
                 self.ledger,
                 self._listening,
-                fetching_within(self._fetching),
+                fetching_within(self._fetching, self._here),
                 seen(self._made, self._went_back),
                 self.compiled.seen(),
                 self,
             ):
                 yield self
         finally:
+            self.repeated.close()
             for hook in hooks:
                 hook.remove()
             self._kept.clear()
 
 
-@contextmanager
-def fetching_within(around: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
-    """Inside the block, each batch of a DataLoader is fetched within `around()`."""
-    loader: Any = torch.utils.data.dataloader._BaseDataLoaderIter
-    fetch = loader.__next__
-
-    def fetch_within(self: Any) -> Any:
-        with around():
-            return fetch(self)
-
-    with patch.object(loader, "__next__", fetch_within):
-        yield
+eval_frame: Any = torch._C._dynamo.eval_frame
+SKIP = eval_frame._FrameAction.SKIP
+eval_frame.set_code_exec_strategy(
+    StepWatch.__torch_dispatch__.__code__, eval_frame._FrameExecStrategy(SKIP, SKIP)
+)
 
 
 @contextmanager

@@ -7,13 +7,13 @@ outputs once, in one kernel, as most ops do.
 
 import logging
 from collections.abc import Callable, Iterable
-from functools import cache
 from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from anydevice.plan.time.overloads import Overload
 from anydevice.plan.time.work import Product
 
 logging.getLogger("torch.utils.flop_counter").setLevel(
@@ -22,29 +22,6 @@ logging.getLogger("torch.utils.flop_counter").setLevel(
 from torch.utils import flop_counter  # noqa: E402
 
 Arguments = tuple[Any, ...]
-
-# Ops without a kernel, apart from views, which show in their schema.
-SILENT = frozenset(
-    (
-        "_unsafe_view",
-        "_reshape_alias",
-        "detach",
-        "detach_",
-        "lift_fresh",
-        "set_",
-        "resize_",
-        "resize_as_",
-        "is_pinned",
-        "_has_compatible_shallow_copy_type",
-        "empty_like",
-        "empty",
-        "empty_strided",
-        "new_empty",
-        "new_empty_strided",
-        "_local_scalar_dense",
-        "record_stream",
-    )
-)
 
 # Ops that write without reading what was there.
 FILLS = frozenset(
@@ -127,23 +104,10 @@ CHUNK, CHUNKS = 65536, 320
 TENSORS = {1: 110, 2: 64, 3: 48, 4: 36, 5: 30}
 
 
-@cache
-def name_of(op: Any) -> str:
-    """`addmm` of `aten::addmm.out`."""
-    return str(op._schema.name).partition("::")[2]
-
-
-@cache
-def is_silent(op: Any) -> bool:
-    """Whether the op launches nothing."""
-    if op.namespace not in ("aten", "torchvision") or name_of(op) in SILENT:
-        return op.namespace in ("aten", "profiler", "prim", "anydevice", "debugprims")
-    returns = [returned.alias_info for returned in op._schema.returns]
-    return bool(returns) and all(alias and not alias.is_write for alias in returns)
-
-
 def size(tensor: Tensor) -> int:
     """The bytes of memory behind a tensor: an expanded one has less than its elements."""
+    if tensor.is_contiguous():
+        return tensor.nbytes
     counts = (n for n, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride)
     return prod(counts) * tensor.element_size() if tensor.numel() else 0
 
@@ -170,17 +134,29 @@ def kernels(name: str, products: tuple[Product, ...], lists: list[list[Tensor]])
     return max(KERNELS.get(name, 1), len(products))
 
 
-def products(op: Any, args: Arguments, kwargs: dict[str, Any], result: Any) -> tuple[Product, ...]:
+def products(
+    op: Overload, args: Arguments, kwargs: dict[str, Any], result: Any
+) -> tuple[Product, ...]:
     """The matrix products in an op, with their shapes; none if it only moves bytes."""
-    shaped = SHAPES.get(name_of(op))
+    shaped = SHAPES.get(op.name)
     if shaped:
         return tuple(shaped(args, kwargs, result))
-    formula = flop_counter.flop_registry.get(op._overloadpacket)
+    formula = _formula(op.packet)
     if formula is None:
         return ()
     flops = formula(*args, **kwargs, out_val=result)
     side = max(1, round((flops / 2) ** (1 / 3)))  # the shape is unknown: a cube with as many FLOPs
     return (Product(1, side, side, side, "matmul"),)
+
+
+_formulas: dict[int, Any] = {}  # by id, since a packet's hash takes longer than a call of it
+
+
+def _formula(packet: Any) -> Any:
+    """PyTorch's formula for the FLOPs."""
+    if id(packet) not in _formulas:
+        _formulas[id(packet)] = flop_counter.flop_registry.get(packet)
+    return _formulas[id(packet)]
 
 
 def _mm(args: Arguments, kwargs: Any, result: Any) -> Iterable[Product]:

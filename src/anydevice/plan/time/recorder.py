@@ -7,6 +7,7 @@ work = recorder.step(-1)
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -21,11 +22,12 @@ from torch.utils import _python_dispatch as dispatch
 from anydevice.errors import UsageError
 from anydevice.plan.time import ops
 from anydevice.plan.time.collectives import exchange_of
+from anydevice.plan.time.overloads import Overload, overload_of
 from anydevice.plan.time.work import Entry, HostTime, Op, Product, Transfer, Wait, Work
 from anydevice.virtual.compiled.launches import Launch, inside
 from anydevice.virtual.events import HOST, Event, listening
-from anydevice.virtual.surface.recording import written_tensors
 
+TIMES = 3  # how often each op on the host is timed; the quickest counts
 Mode: Any = dispatch.TorchDispatchMode
 StorageWeakRef: Any = reductions.StorageWeakRef
 
@@ -40,7 +42,10 @@ class WorkRecorder(Mode):  # type: ignore[misc]
         self._listening = ExitStack()
         self._stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 0)
         self._seen: dict[int, Any] = {}
-        self._touched: tuple[int, ...] = ()  # the storages of the current op's inputs
+        self._given: list[Tensor] = []  # of the current op
+        # Seconds on the host by op and elements: asking for the time takes longer than most ops.
+        self._host_times: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
+        self._silent: dict[Any, Op] = {}  # one for all calls of an op that launches nothing
         self._moved = False  # whether the current op was a transfer
         self._loads = False  # whether the program fetches a batch just now
         self._quickest = math.inf  # seconds for a batch
@@ -104,22 +109,32 @@ class WorkRecorder(Mode):  # type: ignore[misc]
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Runs the op and notes it."""
-        kwargs = kwargs or {}
-        inputs = _tensors_in((*args, *kwargs.values()))
-        if any(dispatch.is_traceable_wrapper_subclass(tensor) for tensor in inputs):
+        if types and any(map(dispatch.is_traceable_wrapper_subclass_type, types)):
             return NotImplemented  # the ops inside come here next
-        self._touched = self._storages(inputs)
-        self._moved, begin = False, thread_time()
-        result = op(*args, **kwargs)
-        seconds = thread_time() - begin
-        outputs = _tensors_in((result,))
-        here = next((t.device.index for t in (*outputs, *inputs) if t.is_cuda), None)
-        if op.namespace in ("c10d", "_c10d_functional"):
-            self._exchange(op, args, kwargs, result)
+        kwargs = kwargs or {}
+        return self.run(overload_of(op), args, kwargs, tensors_in((*args, *kwargs.values())))
+
+    def run(self, op: Overload, args: Any, kwargs: Any, inputs: list[Tensor]) -> Any:
+        """Runs the op with these tensors among its arguments, and notes it."""
+        self._given, self._moved = inputs, False
+        on_gpu = any(tensor.is_cuda for tensor in inputs)
+        known = self._host_times[op.name, sum(t.numel() for t in inputs)] if inputs else []
+        timed = not on_gpu and not self._loads and len(known) < TIMES
+        begin = thread_time() if timed else 0.0
+        try:
+            result = op.op(*args, **kwargs)
+        finally:
+            self._given = []  # they may be freed
+        if timed:
+            known.append(thread_time() - begin)
+        outputs = tensors_in((result,))
+        here = next((t.get_device() for t in (*outputs, *inputs) if t.is_cuda), None)
+        if op.collective:
+            self._exchange(op.op, args, kwargs, result)
         elif here is None:
-            if op.namespace == "aten" and not self._loads:
-                self.add(HostTime(seconds, ops.name_of(op)))
-        elif self._moved and ops.name_of(op) in ("_to_copy", "copy_"):
+            if op.of_pytorch and not self._loads:
+                self.add(HostTime(min(known), op.name))
+        elif self._moved and op.name in ("_to_copy", "copy_"):
             self._arrived(outputs)
         else:
             self.add(self._op(op, here, (args, kwargs, result), inputs, outputs))
@@ -132,29 +147,33 @@ class WorkRecorder(Mode):  # type: ignore[misc]
             self._entries[-1] = replace(last, writes=self._storages(outputs))
 
     def _op(
-        self, op: Any, device: int, call: Any, inputs: list[Tensor], outputs: list[Tensor]
+        self, op: Overload, device: int, call: Any, inputs: list[Tensor], outputs: list[Tensor]
     ) -> Op:
         args, kwargs, result = call
-        name, backward = ops.name_of(op), in_backward()
-        if ops.is_silent(op):
-            return Op(name, device, 0, "", (), 0.0, 0, backward, 0, host=inside())
+        name, backward = op.name, in_backward()
+        if op.silent:
+            key = name, device, backward, inside()
+            if key not in self._silent:
+                self._silent[key] = Op(name, device, 0, "", (), 0.0, 0, backward, 0, host=inside())
+            return self._silent[key]
         lists = [arg for arg in args if isinstance(arg, list) and arg and _tensors(arg)]
-        written = written_tensors(op, args, kwargs)
+        written = op.writes(args, kwargs)
         products = ops.products(op, args, kwargs, result)
-        floats = [t for t in inputs if t.is_cuda] or outputs
+        there = [t for t in inputs if t.is_cuda]
+        floats = there or outputs
         return Op(
             name=name,
             device=device,
             stream=self._stream(device),
             unit=ops.unit_of(products, floats),
             products=products,
-            bytes=ops.traffic(name, [t for t in inputs if t.is_cuda], outputs, written),
+            bytes=ops.traffic(name, there, outputs, written),
             kernels=ops.kernels(name, products, lists),
             backward=backward,
             tensors=max(map(len, lists), default=0),
             aligned=not products or ops.is_aligned(products, floats[0].element_size()),
             layout=ops.layout_bytes(products, floats, outputs),
-            reads=self._touched,
+            reads=self._storages(inputs),
             writes=self._storages((*outputs, *written)),
             host=inside(),
         )
@@ -182,7 +201,7 @@ class WorkRecorder(Mode):  # type: ignore[misc]
     def _exchange(self, op: Any, args: Any, kwargs: Any, result: Any) -> None:
         if (exchange := exchange_of(op, args, kwargs, result)) is None:
             return
-        touched = self._storages(_tensors_in((*args, *kwargs.values(), result)))
+        touched = self._storages(tensors_in((*args, *kwargs.values(), result)))
         stream = self._stream(exchange.device)
         self.add(replace(exchange, reads=touched, writes=touched, stream=stream))
 
@@ -206,6 +225,7 @@ class WorkRecorder(Mode):  # type: ignore[misc]
         if event.kind == "transfer" and event.source != event.destination:
             self._moved = True
             device = event.source if event.destination == HOST else event.destination
+            touched = self._storages(self._given)
             self.add(
                 Transfer(
                     event.bytes,
@@ -214,8 +234,8 @@ class WorkRecorder(Mode):  # type: ignore[misc]
                     event.pinned,
                     event.blocking,
                     self._stream(device),
-                    reads=self._touched,
-                    writes=self._touched,
+                    reads=touched,
+                    writes=touched,
                 )
             )
         elif event.kind == "synchronise" and not self._is_of_the_last_transfer(event):
@@ -233,14 +253,14 @@ def in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1
 
 
-def _tensors_in(values: Iterable[Any]) -> list[Tensor]:
+def tensors_in(values: Iterable[Any]) -> list[Tensor]:
     """The tensors among an op's arguments or results, also those in lists."""
     found: list[Tensor] = []
     for value in values:
         if isinstance(value, Tensor):
             found.append(value)
         elif isinstance(value, (list, tuple)):
-            found += _tensors_in(value)
+            found += tensors_in(value)
     return found
 
 
