@@ -70,15 +70,22 @@ class Prices:
             finding.together = {gpu: left[gpu] - fixed[gpu] for gpu in left}
 
     def fixed(self, findings: Iterable[Finding]) -> dict[str, float]:
-        """Seconds of the usual step after all of its findings are fixed."""
+        """Seconds of the usual step after all of its findings are fixed.
+
+        What would make the step slower on a card is left as it is there.
+        """
         usual = self.trace.usual
         if usual is None:
             return {}
-        work = self.trace.work(usual)
-        for finding in findings:
-            if finding.change is not None and finding.per != "evaluation batch":
-                work = list(finding.change(work))
-        return {card.kind: self._seconds(work, card) for card in self.cards}
+        fixable = [f for f in findings if f.change is not None and f.per != "evaluation batch"]
+        times = {}
+        for card in self.cards:
+            work = self.trace.work(usual)
+            for finding in fixable:
+                if finding.change is not None and finding.seconds.get(card.kind, 0.0) >= 0:
+                    work = list(finding.change(work))
+            times[card.kind] = self._seconds(work, card)
+        return times
 
     def _seconds(self, work: Sequence[Seen], card: Card) -> float:
         return seconds(work, card, self.gpus, self._beside)

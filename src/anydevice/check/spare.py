@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.jit import ScriptModule
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -45,7 +46,7 @@ def spares(networks: Sequence[nn.Module], copied: set[int]) -> Iterator[Spare]:
         copied: The ids of parameters that the program has made deep copies of.
     """
     own = {id(part) for network in networks for part in network.modules()}
-    plain = [network for network in networks if _are_plain(_weights(network))]
+    plain = [one for one in networks if _is_module(one) and _are_plain(_weights(one))]
     used = {t.untyped_storage().data_ptr() for n in plain for t in _weights(n).values()}
     shapes = [(type(n).__name__, n, _shapes(_weights(n))) for n in plain]
     lengths = {len(each) for _, _, each in shapes}
@@ -72,7 +73,8 @@ def _are_plain(weights: Mapping[str, Tensor]) -> bool:
 
 
 def _is_module(one: Any) -> bool:
-    return issubclass(type(one), nn.Module)
+    """Whether it is a network in Python: one of TorchScript keeps its weights elsewhere."""
+    return issubclass(type(one), nn.Module) and not issubclass(type(one), ScriptModule)
 
 
 def _state(one: Any, lengths: set[int]) -> dict[str, Tensor] | None:

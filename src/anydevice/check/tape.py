@@ -11,12 +11,11 @@ from time import thread_time
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.multiprocessing import reductions
 from torch.nn.parameter import is_lazy
 
 from anydevice.check.trace import NOWHERE, Seen, Site, Source
-from anydevice.frames import is_own
 from anydevice.plan.time.overloads import Overload
 from anydevice.plan.time.recorder import WorkRecorder, in_backward
 from anydevice.plan.time.work import Entry, HostTime, Transfer, Wait
@@ -61,6 +60,7 @@ class Tape(WorkRecorder):
         self._made: dict[int, tuple[Any, Source]] = {}  # storages, with who made them
         self._known: dict[int, tuple[Any, int]] = {}  # a number for each storage
         self._numbers = 0
+        self._loaded: dict[int, Any] = {}  # storages of the latest batches
 
     def site(self) -> Site:
         """Where the program is."""
@@ -82,11 +82,9 @@ class Tape(WorkRecorder):
         shapes = tuple(tuple(tensor.shape) for tensor in self._inputs[:4])
         dtype = str(self._inputs[0].dtype).removeprefix("torch.") if self._inputs else ""
         seen = Seen(entry, self.site(), self._called, self._module(), phase, shapes, dtype)
-        if isinstance(entry, Transfer):
+        if isinstance(entry, Transfer | Wait):
             caller = _caller(sys._getframe(1))
-            direct = caller is not None and is_own(caller.f_code.co_filename)
-            moved = caller is not None and caller.f_code.co_filename == nn.modules.module.__file__
-            seen = replace(seen, direct=direct, of_module=moved)
+            seen = replace(seen, caller=caller.f_code.co_filename if caller else "")
         self.seen.append(seen)
         self._look_at_copies(entry)
 
@@ -118,6 +116,13 @@ class Tape(WorkRecorder):
         self._called, self._inputs = what, []
         self.add(Wait(torch.cuda.current_device(), what))
         self.done()
+
+    def has_loaded(self, batch: Any) -> None:
+        """A DataLoader has given this."""
+        self._loaded = {key: ref for key, ref in self._loaded.items() if not ref.expired()}
+        for leaf in torch.utils._pytree.tree_leaves(batch):
+            if isinstance(leaf, Tensor) and _storage(leaf):
+                self._loaded[_storage(leaf)] = StorageWeakRef(leaf.untyped_storage())
 
     def arrived(self) -> None:
         """All copies that were under way have arrived."""
@@ -203,7 +208,9 @@ class Tape(WorkRecorder):
         made = self._made.get(storage)
         values = _sample(tensor)
         of = (known[1], tensor.storage_offset(), tuple(tensor.shape), values)
-        return replace(made[1] if made and not made[0].expired() else Source(of), tensor=of)
+        source = made[1] if made and not made[0].expired() else Source(of)
+        ref = self._loaded.get(storage)
+        return replace(source, tensor=of, loaded=ref is not None and not ref.expired())
 
 
 def _caller(frame: Any) -> Any:

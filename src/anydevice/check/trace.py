@@ -9,11 +9,14 @@ from functools import cached_property
 from types import FrameType
 from typing import Any
 
-from anydevice.frames import call_chain, line_text
+from torch.nn.modules import module
+
+from anydevice.frames import call_chain, is_own, line_text
 from anydevice.plan.hollow.blocks import Block
 from anydevice.plan.time.work import Entry, HostTime, Op, Transfer, Wait
 from anydevice.virtual.events import HOST
 
+MODULE = module.__file__
 DEEPEST = 6  # frames of a call chain that are kept
 
 
@@ -79,6 +82,7 @@ class Source:
     made_by: str = ""  # the factory that made it on the host, such as "zeros"
     made_at: int = 0  # how many entries of work came before
     made_on: tuple[str, int] = ("", 0)  # the line
+    loaded: bool = False  # whether it is of a DataLoader's batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +96,18 @@ class Seen:
     phase: str = "forward"  # or "backward", "optimizer", "data"
     shapes: tuple[tuple[int, ...], ...] = ()  # of the op's inputs
     dtype: str = ""
-    of_module: bool = False  # whether nn.Module.to() moves it
-    direct: bool = False  # whether the program itself called the op, not a function of PyTorch
+    caller: str = ""  # of a transfer or a wait: the file of the function that called the op
     source: Source | None = None
+
+    @property
+    def direct(self) -> bool:
+        """Whether the program itself called the op, not a function of PyTorch."""
+        return bool(self.caller) and is_own(self.caller)
+
+    @property
+    def of_module(self) -> bool:
+        """Whether nn.Module.to() moves it."""
+        return self.caller == MODULE
 
     @property
     def waits(self) -> bool:

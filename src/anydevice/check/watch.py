@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cache, partial
+from functools import cache, partial, wraps
 from time import process_time
 from types import CodeType
 from typing import Any
@@ -108,6 +108,7 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
         self._since = process_time()
         self._iterators: WeakKeyDictionary[Any, tuple[int, int]] = WeakKeyDictionary()
         self._loads_batches = False
+        self._draws = False
         self._timed = -1  # passes before the program read a clock the last time
         self._evaluated = 0  # passes without gradients since the last one with them
         self._workers = Workers()
@@ -147,8 +148,21 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
 
     @property
     def _looks_away(self) -> bool:
-        """Whether a long evaluation is under way, of which enough was seen."""
-        return self._evaluated > SEEN and bool(self.steps.optimizers)
+        """Whether it draws a graph, or is in a long evaluation, of which enough was seen."""
+        return self._draws or (self._evaluated > SEEN and bool(self.steps.optimizers))
+
+    def _drawing(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        """For torch.jit.trace: what runs there is no step, and no evaluation."""
+
+        @wraps(plain)
+        def drawn(*args: Any, **kwargs: Any) -> Any:
+            before, self._draws = self._draws, True
+            try:
+                return plain(*args, **kwargs)
+            finally:
+                self._draws = before
+
+        return drawn
 
     def _hear(self, event: Event) -> None:
         if not self._looks_away:
@@ -191,7 +205,7 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
         outside = not self._path
         super()._enter(module, inputs)
         self.inputs[id(module)] = sum(map(_bytes, inputs if isinstance(inputs, tuple) else ()))
-        if outside and id(module) in self.networks:
+        if outside and id(module) in self.networks and not self._draws:
             at, grad = self.tape.position, torch.is_grad_enabled()
             self._evaluated = 0 if grad else self._evaluated + 1
             self.passes.append((at, grad, id(module)))
@@ -199,7 +213,7 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
             self.calls.append(Call("forward", self.tape.site(), at, info))
 
     def _pass_forward(self, inputs: Any) -> None:
-        if self.ledger.events:  # a look at the layers' shapes on the CPU is no step
+        if self.ledger.events and not self._draws:  # nor is a look at shapes on the CPU a step
             super()._pass_forward(inputs)
 
     def _leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
@@ -267,7 +281,9 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
             if steps >= PASS or long or evaluated:
                 raise StopIteration
         with _disable_current_modes():  # a data set's ops are not slowed down by the watch
-            return fetch(iterator)
+            batch = fetch(iterator)
+            self.tape.has_loaded(batch)
+        return batch
 
     @contextmanager
     def watching(self) -> Iterator[CheckWatch]:
@@ -287,6 +303,7 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
             def next_batch(iterator: Any) -> Any:
                 return self._next_batch(fetch, iterator)
 
+            stack.enter_context(patch.object(torch.jit, "trace", self._drawing(torch.jit.trace)))
             stack.enter_context(patch.object(loader, "__next__", next_batch))
             stack.enter_context(patch.object(loader, "_reset", reset))
             self.record()

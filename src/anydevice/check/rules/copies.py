@@ -45,14 +45,22 @@ class PageableCopies(Rule):
             size = sum(one.sent.bytes for one in line.seen if one.sent)
             pinned = all(one.sent.pinned for one in line.seen if one.sent)
             why = "waits for it, since non_blocking is not set" if pinned else "waits for it"
-            fix = "x.to(device, non_blocking=True)"
             yield self.of_line(
                 line,
                 f"{size_text(size)} come from {'pinned' if pinned else 'pageable'} memory, and the "
                 f"host {why}.",
-                fix if pinned else f"DataLoader(…, pin_memory=True) and {fix}",
+                _quicker(line, pinned),
                 replacing(at(line, _is_pageable), _pinned),
             )
+
+
+def _quicker(line: Recurring, pinned: bool) -> str:
+    copy = "x.to(device, non_blocking=True)"
+    if pinned:
+        return copy
+    if all(one.source is not None and one.source.loaded for one in line.seen):
+        return f"DataLoader(…, pin_memory=True) and {copy}"
+    return "make it on the GPU, or once for all steps; or x.pin_memory().to(…, non_blocking=True)"
 
 
 def _is_again(one: Seen, trace: Trace) -> bool:
@@ -78,7 +86,7 @@ class SmallCopies(Rule):
                 line,
                 f"A few numbers are sent to the GPU: {size_text(size)} in "
                 f"{'one copy' if count == 1 else f'{count} copies'}, for which the host waits.",
-                "make the tensor once, before the loop; or torch.full(…, device=device)",
+                "make it once on the GPU, and use it again; or torch.full(…, device=device)",
                 without(at(line, _is_small)),
             )
 

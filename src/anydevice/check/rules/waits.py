@@ -20,6 +20,11 @@ BY_OP = {
     "_to_copy": "a copy to the host",
     "copy_": "a copy to the host",
 }
+RARELY = "do it every few steps, or leave it to the GPU"
+OF_TORCH = {  # functions of PyTorch that read a value unless they are told not to
+    "/torch/distributions/": "validate_args=False for the distribution",
+    "/torch/nn/modules/transformer.py": "is_causal=True or False, so that the mask is not read",
+}
 FIXES = {
     "_local_scalar_dense": "total += loss.detach(), and read it every few steps",
     "index": "torch.where(mask, x, 0), which keeps the size",
@@ -57,7 +62,14 @@ def _reasons(line: Recurring) -> tuple[str, str]:
     size = sum(e.bytes for e in (s.entry for s in line.seen) if isinstance(e, Transfer))
     why = BY_OP.get(op, f"{op} asks it for a value" if op else "")
     text = f"{': ' if why else ''}{why}{f' ({size:,} bytes)' if size > 64 else ''}"
-    return text, FIXES.get(op, "do it every few steps, or leave it to the GPU")
+    return text, _fix(line.seen[0])
+
+
+def _fix(one: Seen) -> str:
+    if one.op == "_local_scalar_dense" and not one.direct:
+        known = (fix for part, fix in OF_TORCH.items() if part in one.caller)
+        return next(known, RARELY)
+    return FIXES.get(one.op, RARELY)
 
 
 def _of_scaler(line: Recurring, trace: Trace) -> tuple[str, str] | None:
