@@ -23,7 +23,9 @@ from anydevice.devices.catalogue import card
 from anydevice.devices.explain.explanation import annotate
 from anydevice.frames import is_own, line_of
 from anydevice.plan.cluster.rank import playing
+from anydevice.plan.cluster.roles import Roles
 from anydevice.plan.cluster.world import World
+from anydevice.plan.hollow.failures import CannotPlanError
 from anydevice.plan.hollow.isolated import isolated
 from anydevice.plan.hollow.sandbox.checkpoints import sparse
 from anydevice.plan.hollow.values import Branches, reads_answered
@@ -103,7 +105,7 @@ def run(job: Job, *, hollow: bool | None = None, shown: bool = False) -> Checked
         shown: Show what the program prints.
     """
     if job.world and job.world.size > 1:
-        return _of_ranks(_once(job, True, shown, 0), _once(job, True, False, 1))
+        return _of_ranks(job, shown)
     if hollow is not None:
         return _once(job, hollow, shown)
     checked = _once(job, True, shown)
@@ -115,12 +117,29 @@ def run(job: Job, *, hollow: bool | None = None, shown: bool = False) -> Checked
     return checked
 
 
-def _once(job: Job, hollow: bool, shown: bool, rank: int = 0) -> Checked:
-    waiting = f"{job.name} is still running on a virtual {job.newest}"
-    return isolated(partial(_watched, job, hollow, rank), shown=shown, waiting=waiting)
+def _once(job: Job, hollow: bool, shown: bool) -> Checked:
+    return isolated(partial(_watched, job, hollow, 0), shown=shown, waiting=_waiting(job))
 
 
-def _of_ranks(first: Checked, second: Checked) -> Checked:
+def _of_ranks(job: Job, shown: bool) -> Checked:
+    """What two ranks found, which run at the same time, for the objects that they send."""
+    roles = Roles(
+        partial(_watched, job, True), lambda rank, checked: (), shown=shown, waiting=_waiting(job)
+    )
+    try:
+        roles.all((0, 1))
+    except CannotPlanError:
+        if 0 not in roles.runs:
+            raise
+    first = roles.runs[0]
+    return _of_both(first, roles.runs[1]) if 1 in roles.runs else first
+
+
+def _waiting(job: Job) -> str:
+    return f"{job.name} is still running on a virtual {job.newest}"
+
+
+def _of_both(first: Checked, second: Checked) -> Checked:
     """What both ranks found, and whether they meet in the same collectives."""
     known = {(finding.rule, finding.site.own) for finding in first.findings}
     first.findings += [f for f in second.findings if (f.rule, f.site.own) not in known]

@@ -21,7 +21,7 @@ BY_OP = {
     "copy_": "a copy to the host",
 }
 RARELY = "do it every few steps, or leave it to the GPU"
-OF_TORCH = {  # functions of PyTorch that read a value unless they are told not to
+OF_TORCH = {  # functions of PyTorch that read a value, and what keeps them from it
     "/torch/distributions/": "validate_args=False for the distribution",
     "/torch/nn/modules/transformer.py": "is_causal=True or False, so that the mask is not read",
 }

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import wait
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from anydevice.plan.cluster.objects import Awaited, Letter
 from anydevice.plan.hollow.failures import CannotPlanError, DoesNotFitError
@@ -15,28 +15,37 @@ from anydevice.plan.hollow.isolated import LOOK, Child
 from anydevice.plan.hollow.run import HollowRun
 
 MOST = 64  # ranks that are played
+Run = TypeVar("Run")
+
+
+def unlike(rank: int, run: HollowRun) -> set[int]:
+    """The ranks that are played because of this one: whom it talks to, and who differs."""
+    peers = {exchange.peer for exchange in run.exchanges if exchange.peer >= 0}
+    return peers | set(run.part.unlike) if rank == 0 else peers
 
 
 @dataclass
-class Roles:
+class Roles(Generic[Run]):
     """Plays ranks until each has an answer; one from which an object is awaited is begun too.
 
     Args:
         play: What plays a rank, to be called in a separate process.
+        others: Given a rank and its run: the ranks to be played because of it.
         shown: Show what rank 0 prints.
         waiting: What to say if it takes long.
     """
 
-    play: Callable[[int], HollowRun]
+    play: Callable[[int], Run]
+    others: Callable[[int, Run], Iterable[int]]
     shown: bool = False
     waiting: str = ""
-    runs: dict[int, HollowRun] = field(default_factory=dict)
+    runs: dict[int, Run] = field(default_factory=dict)
     _children: dict[int, Child] = field(default_factory=dict)
     _letters: dict[str, bytes] = field(default_factory=dict)
     _awaited: dict[int, Awaited] = field(default_factory=dict)  # by who waits
     _open: ExitStack = field(default_factory=ExitStack)
 
-    def all(self, first: tuple[int, ...] = (0,)) -> dict[int, HollowRun]:
+    def all(self, first: tuple[int, ...] = (0,)) -> dict[int, Run]:
         """What each rank that had to be played takes, by rank; DoesNotFitError if one does not."""
         with self._open:
             for rank in first:
@@ -75,14 +84,11 @@ class Roles:
                 "came to the end of its steps before."
             )
 
-    def _ended(self, rank: int, run: HollowRun) -> None:
+    def _ended(self, rank: int, run: Run) -> None:
         self.runs[rank] = run
-        peers = {e.peer for e in run.exchanges if e.peer >= 0}
-        for peer in sorted(peers - set(self._children)):
+        for other in sorted(set(self.others(rank, run)) - set(self._children)):
             if len(self._children) < MOST:
-                self._begin(peer)
-        for other in sorted(run.part.unlike) if rank == 0 else ():
-            self._begin(other)
+                self._begin(other)
 
     def _hear(self, rank: int, told: Any) -> None:
         if isinstance(told, Letter):
@@ -118,9 +124,9 @@ def rooms(
         options: Those of Roles.
     """
     try:
-        return Roles(partial(_with_room, play, memory - high), **options).all()
+        return Roles(partial(_with_room, play, memory - high), unlike, **options).all()
     except DoesNotFitError:
-        runs = Roles(partial(_with_room, play, ample), **options).all()
+        runs = Roles(partial(_with_room, play, ample), unlike, **options).all()
     for run in runs.values():
         if run.reserved + high > memory:
             run.verdict = "maybe" if run.reserved + low <= memory else "no"
