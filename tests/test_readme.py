@@ -52,6 +52,7 @@ def test_a_python_block_runs_when_it_is_pasted_alone(code: str, tmp_path: Path) 
     shutil.copy(ROOT / "examples" / "gpt.py", tmp_path)  # the tutorial's
     done = python("pasted.py", cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr
+    assert "leaked" not in done.stderr  # as Triton says of what is left at the end of a process
 
 
 def test_docs_import_nothing_deep() -> None:

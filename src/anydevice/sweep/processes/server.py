@@ -24,8 +24,8 @@ starts a new Python for each job (`start`). That gets the Setup and its Job thro
 other end the server keeps: when it can be read to its end, the server has ended.
 
 `gc.freeze` before a fork keeps the collector from touching what was imported, which would copy all
-its memory into the child. The child ends with os._exit, because taking torch apart would take
-longer than all the above.
+its memory into the child. The child and the server end with os._exit, because taking torch apart
+would take longer than all the above.
 """
 
 import atexit
@@ -160,7 +160,7 @@ def _import_what_optimizers_need() -> None:
     gc.freeze()  # a run's collections would touch, and so copy, all these objects
 
 
-def main(descriptor: int) -> None:
+def main(descriptor: int) -> NoReturn:
     """Serves until the other end of the connection closes."""
     control = Connection(descriptor)
     setup = Setup.from_json(control.recv_bytes())
@@ -176,6 +176,7 @@ def main(descriptor: int) -> None:
     if work:
         system.end_with(parent)
         _do(setup, *work)
+    _end(0)  # Triton would call what is frozen a leak
 
 
 def main_of_one(control: int, line: int) -> None:
