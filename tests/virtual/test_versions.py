@@ -23,6 +23,12 @@ ANOTHER_NAME = (
     "aten::_flash_attention_forward(Tensor q) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 ONLY_ON_GPUS = "aten::_cudnn_rnn_flatten_weight(Tensor[] weight_arr) -> Tensor"
+# The common kernel takes these without boxes where PyTorch's C++ type is that of the schema.
+WITHOUT_BOXES = [
+    "aten::neg(Tensor self, Tensor other) -> Tensor",
+    "aten::exp(Tensor self, Scalar more) -> Tensor",
+    "aten::add_.Tensor(Tensor(a!) self, Tensor other) -> Tensor(a!)",
+]
 CHANGED = [AN_ARGUMENT_MORE, ONE_FEWER, ANOTHER_TYPE, ANOTHER_NAME, ONLY_ON_GPUS]
 
 WITH_CHANGED_SCHEMAS = f"""
@@ -35,14 +41,16 @@ LEFT_OUT = """[line for line in machine.left_out() if "this torch has no such op
 
 
 def test_an_op_that_has_changed_is_left_out_and_the_others_work():
-    left_out, numbers, trained, refused = run(f"""
+    left_out, numbers, boxed, trained, refused = run(f"""
 {WITH_CHANGED_SCHEMAS}
+usual = [torch.ops.anydevice.pretend_schema(schema) for schema in {WITHOUT_BOXES!r}]
 with ad.virtual_gpus():
     left_out = {LEFT_OUT}
     x = torch.full((100,), -1.0, device="cuda")
     kept = torch.nn.functional.dropout(x, 0.5)  # the CPU has these three
     drawn = torch.empty(100, device="cuda").uniform_(2, 3)
     numbers = [x.abs().sum().item(), sorted({{*kept.tolist()}}), 2 <= drawn.min().item() <= 3]
+    boxed = [(-x).sum().item(), x.exp().log().sum().item(), x.clone().add_(x, alpha=2).sum().item()]
     network = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8)).cuda()
     optimizer = torch.optim.Adam(network.parameters())
     network(torch.randn(4, 8, device="cuda")).square().mean().backward()
@@ -54,11 +62,12 @@ with ad.virtual_gpus():
         refused = "nothing"
     except NotImplementedError as error:
         refused = str(error)
-print(json.dumps([left_out, numbers, trained, refused]))
+print(json.dumps([left_out, numbers, boxed, trained, refused]))
 """)
     named = [line.partition(": ")[0] for line in left_out]
     assert sorted(named) == sorted(schema.partition("(")[0] for schema in CHANGED)
     assert numbers == [100, [-2, 0], True]
+    assert boxed == [100, -100, -300]
     assert trained
     assert "aten::_cudnn_rnn_flatten_weight is not available on a virtual GPU" in refused
 

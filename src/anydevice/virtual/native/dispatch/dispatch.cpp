@@ -510,6 +510,21 @@ DeviceCheck check_named(const std::string& name) {
                                  : DeviceCheck::none;
 }
 
+// Whether the op has one of the usual C++ types, which its kernel then has, too.
+bool register_typed(torch::Library& library, const c10::OperatorHandle& op,
+                    const std::shared_ptr<CommonKernel>& kernel) {
+  auto function = typed(op, kernel);
+  if (!function) {
+    return false;
+  }
+  try {
+    library.impl(toString(op.operator_name()).c_str(), std::move(*function));
+    return true;
+  } catch (const c10::Error&) {
+    return false;
+  }
+}
+
 // A line of the list: layout, op with its overload, device check, method name in errors.
 void register_common(const std::string& line) {
   std::istringstream fields(line);
@@ -530,10 +545,10 @@ void register_common(const std::string& line) {
           Signature(handle->schema(), check_named(check), method), DispatchKeySet(host),
           host == DispatchKey::Meta ? kernel_for_shapes(op) : c10::KernelFunction(),
           host == DispatchKey::CPU ? kernels::slow_in(op) : kernels::Slow::never);
-      auto unboxed = host == DispatchKey::CPU ? typed(*handle, kernel) : std::nullopt;
-      libraries()[i].impl(op.c_str(), unboxed ? std::move(*unboxed)
-                                              : torch::CppFunction::makeFromBoxedFunctor(
-                                                    std::make_unique<Boxed>(kernel)));
+      if (host != DispatchKey::CPU || !register_typed(libraries()[i], *handle, kernel)) {
+        libraries()[i].impl(
+            op.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Boxed>(kernel)));
+      }
     }
   }
 }

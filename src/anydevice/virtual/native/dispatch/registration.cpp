@@ -55,16 +55,16 @@ void pretend_schema(const std::string& text) {
   pretended().insert_or_assign(std::move(name), std::move(schema));
 }
 
-const c10::FunctionSchema& schema_of(const c10::OperatorHandle& op) {
-  const auto found = pretended().find(toString(op.operator_name()));
-  return found == pretended().end() ? op.schema() : found->second;
-}
-
 TORCH_LIBRARY_FRAGMENT(anydevice, m) {
   m.def("pretend_schema(str schema) -> ()", TORCH_FN(pretend_schema));
 }
 
 }  // namespace
+
+const c10::FunctionSchema& schema_of(const c10::OperatorHandle& op) {
+  const auto found = pretended().find(toString(op.operator_name()));
+  return found == pretended().end() ? op.schema() : found->second;
+}
 
 std::optional<std::string> Kernel::mismatch(const c10::FunctionSchema& schema) const {
   if (inferred_) {  // as the dispatcher compares them

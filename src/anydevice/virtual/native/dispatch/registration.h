@@ -100,6 +100,9 @@ std::optional<torch::CppFunction> checked(const c10::OperatorHandle& op, c10::Di
 
 torch::Library& open_library(const char* ns, c10::DispatchKey key);
 
+// The op's schema, or the one that a test has put in its place.
+const c10::FunctionSchema& schema_of(const c10::OperatorHandle& op);
+
 // The kernels that were not registered, a line for each: "aten::fill_: reason".
 std::vector<std::string>& left_out();
 

@@ -8,7 +8,8 @@
 // those get a kernel of that type, which hands its arguments on as they are. It takes the calls
 // that are as most are: dense tensors of one GPU, in a dtype of which nothing special is known. All
 // others go the boxed way, so that what is checked and refused is written once. An op whose C++
-// type is not the one its schema suggests is left to the boxed kernel, too: PyTorch compares them.
+// type is not the one its schema suggests is left to the boxed kernel, too: PyTorch compares both
+// with the CPU's kernel, here and again as the kernel is registered (register_common).
 #include "alias.h"
 #include "common_kernel.h"
 
@@ -278,7 +279,7 @@ std::optional<torch::CppFunction> typed(const c10::OperatorHandle& op,
   const bool plain = signature.check == DeviceCheck::common ||
                      signature.check == DeviceCheck::iterator ||
                      signature.check == DeviceCheck::no_scalar;
-  const auto found = makers().find(letters(op.schema()));
+  const auto found = makers().find(letters(schema_of(op)));
   if (!plain || signature.synchronises != Synchronises::never || kernel->has_target() ||
       found == makers().end()) {
     return std::nullopt;
