@@ -42,13 +42,13 @@ if TYPE_CHECKING:
     from anydevice.sweep.suggest import suggest as suggest
     from anydevice.sweep.sweep import Sweep as Sweep
     from anydevice.train import callbacks as callbacks
-    from anydevice.train.classifier import Classifier as Classifier
-    from anydevice.train.summary import summary as summary
+    from anydevice.train.faces.classifier import Classifier as Classifier
+    from anydevice.train.questions.summary import summary as summary
     from anydevice.train.trial import Trial as Trial
     from anydevice.virtual.machine import virtual_gpus as virtual_gpus
 
 _HOME = {
-    "Classifier": "train.classifier",
+    "Classifier": "train.faces.classifier",
     "DeviceNotFound": "devices.choose",
     "Results": "sweep.results.results",
     "Run": "sweep.grid",
@@ -73,7 +73,7 @@ _HOME = {
     "report": "sweep.page.page",
     "sample": "sweep.sample",
     "suggest": "sweep.suggest",
-    "summary": "train.summary",
+    "summary": "train.questions.summary",
     "uniform": "sweep.sample",
     "virtual_gpus": "virtual.machine",
 }

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import anydevice as ad
-from anydevice.train import history, questions, summary, trial
+from anydevice.train import history, trial
 from anydevice.train.callbacks import (
     callback,
     guard,
@@ -17,6 +17,7 @@ from anydevice.train.callbacks import (
     schedule,
     watching,
 )
+from anydevice.train.questions import questions, summary
 
 MODULES = [
     trial,

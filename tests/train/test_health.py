@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from anydevice.train.health import NOTED, Noted
+from anydevice.train.loop.health import NOTED, Noted
 from anydevice.train.trial import Trial
 
 X = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))

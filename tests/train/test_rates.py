@@ -10,8 +10,8 @@ from torch import nn
 import anydevice as ad
 from anydevice.errors import UsageError
 from anydevice.train.callbacks import EMA, SWA, Best, Callback, Schedule
-from anydevice.train.finder import FoundRate
 from anydevice.train.history import History
+from anydevice.train.questions.finder import FoundRate
 from anydevice.train.trial import Trial
 
 BATCHES = 13  # of ten of the 130 samples

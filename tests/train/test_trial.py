@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from anydevice.errors import UsageError
 from anydevice.train.callbacks import Callback
-from anydevice.train.metrics import accuracy
+from anydevice.train.metrics.metrics import accuracy
 from anydevice.train.trial import Trial
 
 

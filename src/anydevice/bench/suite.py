@@ -15,7 +15,7 @@ from anydevice.devices.choose import DeviceLike, exact, num_gpus, pick
 from anydevice.devices.load import load_of
 from anydevice.errors import UsageError, did_you_mean
 from anydevice.text import size_text
-from anydevice.train.precision import float32_products
+from anydevice.train.loop.precision import float32_products
 from anydevice.virtual.machine import enabled
 
 PATIENCE = 3.0  # seconds that one figure may take, unless everything is asked for

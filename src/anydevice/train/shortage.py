@@ -10,8 +10,8 @@ from anydevice.errors import UsageError
 from anydevice.text import size_text
 from anydevice.train.data.portions import Portion
 from anydevice.train.data.rows import sample_count
-from anydevice.train.forward import answer, forward_of
-from anydevice.train.summary import summarised
+from anydevice.train.loop.forward import answer, forward_of
+from anydevice.train.questions.summary import summarised
 
 if TYPE_CHECKING:
     from anydevice.train.trial import Trial

@@ -29,8 +29,8 @@ from torch import Tensor, nn
 
 from anydevice.train.checkpoint.checkpoints import Checkpoints, take_up, whole_network
 from anydevice.train.data.random_state import random_state
-from anydevice.train.health import gradient_norm
 from anydevice.train.history import History
+from anydevice.train.loop.health import gradient_norm
 
 if TYPE_CHECKING:
     from anydevice.train.checkpoint.shards import Shards

@@ -26,12 +26,14 @@ from anydevice.train.data.samples import loaded
 from anydevice.train.data.sets import Sets
 from anydevice.train.distributed.failing import Watch
 from anydevice.train.distributed.strategy import Strategy
-from anydevice.train.epochs import epoch_of, measured, reactions_of
 from anydevice.train.export import export
-from anydevice.train.forms import Forms, set_named
-from anydevice.train.forward import Step, answer, joined
+from anydevice.train.faces.forms import Forms, set_named
+from anydevice.train.faces.lightning import recipe_of
 from anydevice.train.history import History
-from anydevice.train.job import (
+from anydevice.train.layers import Frozen, optimizer_with_rates
+from anydevice.train.loop.epochs import epoch_of, measured, reactions_of
+from anydevice.train.loop.forward import Step, answer, joined
+from anydevice.train.loop.job import (
     Recipe,
     first_batch,
     forward_for,
@@ -40,13 +42,11 @@ from anydevice.train.job import (
     job_of,
     share_out,
 )
-from anydevice.train.layers import Frozen, optimizer_with_rates
-from anydevice.train.lightning import recipe_of
-from anydevice.train.loop import Job, as_it_was
-from anydevice.train.metrics import Metrics
+from anydevice.train.loop.loop import Job, as_it_was
+from anydevice.train.loop.precision import precision_of
+from anydevice.train.metrics.metrics import Metrics
 from anydevice.train.options import KEEP, Options, determinism
-from anydevice.train.precision import precision_of
-from anydevice.train.questions import Questions
+from anydevice.train.questions.questions import Questions
 from anydevice.train.ranks import Ranks, own_device, together
 from anydevice.train.recipes import Loss, OptimizerLike, loss_of, refuse_unknown_optimizer
 
@@ -127,7 +127,7 @@ class Trial(Questions, Forms):
         self.keeper: Keeper | None = None  # of checkpoints
         self.ranks: Ranks | None = None  # those that train together, once they have met
         self._strategy: Strategy | None = None  # how they do
-        self._optimizer = optimizer  # what builds it, then itself
+        self.optimizer_like = optimizer  # what builds it, then itself
         self._job: Job | None = None
 
     # ---- what it is given ----
@@ -193,7 +193,7 @@ class Trial(Questions, Forms):
             raise UsageError("expected .to() before the network is sharded, got it after.")
         self.precision = precision_of(precision or self.precision.name, place)
         self.network = move(self.network, place)
-        for part in (self.loss, self._optimizer):
+        for part in (self.loss, self.optimizer_like):
             if isinstance(part, (nn.Module, Optimizer)):
                 move(part, place)
         if self._job:
@@ -611,7 +611,7 @@ class Trial(Questions, Forms):
             loss: Any = self.loss
             if isinstance(loss, nn.Module):
                 loss, known = copied(loss, place, known)
-            optimizer = optimizer_over(known, self._optimizer)
+            optimizer = optimizer_over(known, self.optimizer_like)
             other = Trial(network, optimizer, loss, step=self.recipe.step)
             other.metrics = copy.deepcopy(self.metrics)
         other.options, other.sets.given = self.options, dict(self.sets.given)
@@ -660,9 +660,9 @@ class Trial(Questions, Forms):
         if job.optimizer is None:
             with self.frozen.thawed():
                 job.optimizer = optimizer_with_rates(
-                    self._optimizer, self.network, self.loss, self.options.rates
+                    self.optimizer_like, self.network, self.loss, self.options.rates
                 )
-            self._optimizer = job.optimizer
+            self.optimizer_like = job.optimizer
         return job.optimizer
 
     @optimizer.setter
@@ -672,7 +672,7 @@ class Trial(Questions, Forms):
                 f"expected another optimizer before the first step, got it after {self.job.step}: "
                 "make another trial with it."
             )
-        self.job.optimizer = self._optimizer = optimizer
+        self.job.optimizer = self.optimizer_like = optimizer
 
     def state(self) -> dict[str, Any]:
         """Everything that the training depends on from here, except for the network."""
@@ -708,7 +708,7 @@ class Trial(Questions, Forms):
         self.ranks = Ranks.here(self.device)
         with Watch(self.ranks) as watch:
             if self._strategy is None:
-                self._strategy = share_out(self, self._optimizer, self.ranks)
+                self._strategy = share_out(self, self.optimizer_like, self.ranks)
             yield watch
 
 

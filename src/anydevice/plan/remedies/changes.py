@@ -16,8 +16,8 @@ from anydevice.devices.place import place
 from anydevice.errors import UsageError
 from anydevice.train.copies import new_optimizer, optimizer_over
 from anydevice.train.data.rows import parts_of
-from anydevice.train.fitting import Fitting
-from anydevice.train.loop import gradients, train_epoch
+from anydevice.train.loop.fitting import Fitting
+from anydevice.train.loop.loop import gradients, train_epoch
 from anydevice.train.trial import Trial
 
 HERE = torch.device("cuda", 0)  # on a hollow GPU, a copy takes no memory

@@ -20,7 +20,7 @@ from anydevice.plan.remedies import changes
 from anydevice.plan.time.predict import Prediction
 from anydevice.tables import Shown, Table
 from anydevice.text import UNSET, duration_text, size_text
-from anydevice.train.precision import HALVES
+from anydevice.train.loop.precision import HALVES
 from anydevice.train.trial import Trial
 
 PARTS = (2, 4, 8)

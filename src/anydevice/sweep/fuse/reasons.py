@@ -12,7 +12,7 @@ from anydevice.sweep.fuse.optimizers import KINDS, VARYING
 from anydevice.sweep.fuse.training import Together, batches, named_tensors, resident
 from anydevice.train.callbacks.callback import listeners
 from anydevice.train.callbacks.schedule import Schedule
-from anydevice.train.metrics import Average, Loss, Share
+from anydevice.train.metrics.metrics import Average, Loss, Share
 from anydevice.train.options import Options
 from anydevice.train.trial import Trial
 

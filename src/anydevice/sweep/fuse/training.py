@@ -17,9 +17,9 @@ from anydevice.sweep.fuse.optimizers import KINDS, Rows
 from anydevice.sweep.fuse.recorder import Recorder
 from anydevice.train.data.batches import Resident
 from anydevice.train.data.images import Standardised
-from anydevice.train.forward import Result
-from anydevice.train.health import announce_divergence, rates_of, speed_of
-from anydevice.train.metrics import Average, Measure, Share
+from anydevice.train.loop.forward import Result
+from anydevice.train.loop.health import announce_divergence, rates_of, speed_of
+from anydevice.train.metrics.metrics import Average, Measure, Share
 from anydevice.train.trial import Trial
 
 Measured = tuple[dict[str, Tensor], dict[str, int]]  # what metrics add up, and over how many

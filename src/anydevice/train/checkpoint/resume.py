@@ -17,7 +17,7 @@ from anydevice.train.checkpoint.manifest import CheckpointError
 from anydevice.train.data.random_state import random_state, set_random_state
 from anydevice.train.distributed.ending import TERMINATED, Ending, EndingTogether, asked_to_end
 from anydevice.train.distributed.failing import Watch
-from anydevice.train.metrics import added
+from anydevice.train.metrics.metrics import added
 from anydevice.train.ranks import Ranks
 from anydevice.train.state import write
 

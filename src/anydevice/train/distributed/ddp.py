@@ -14,9 +14,9 @@ from torch.nn.parallel import DistributedDataParallel
 from anydevice.notices import log
 from anydevice.train.data.portions import Portion
 from anydevice.train.distributed.strategy import Strategy
-from anydevice.train.fitting import Fitting
-from anydevice.train.forward import Forward, Result
-from anydevice.train.loop import Job
+from anydevice.train.loop.fitting import Fitting
+from anydevice.train.loop.forward import Forward, Result
+from anydevice.train.loop.loop import Job
 from anydevice.train.ranks import Ranks
 
 

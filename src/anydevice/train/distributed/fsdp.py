@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from anydevice.errors import UsageError
 from anydevice.train.distributed.strategy import Strategy
-from anydevice.train.forward import Forward
+from anydevice.train.loop.forward import Forward
 from anydevice.train.ranks import Ranks
 
 LISTS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)

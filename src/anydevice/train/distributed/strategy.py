@@ -4,8 +4,8 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from anydevice.train.data.portions import Portion
-from anydevice.train.forward import Forward, Result
-from anydevice.train.loop import Job, backward
+from anydevice.train.loop.forward import Forward, Result
+from anydevice.train.loop.loop import Job, backward
 from anydevice.train.ranks import Ranks
 
 

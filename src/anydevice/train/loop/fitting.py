@@ -27,8 +27,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from anydevice.notices import log
 from anydevice.train.data.rows import parts_of, sample_count
-from anydevice.train.forward import Result
-from anydevice.train.loop import Job, gradients
+from anydevice.train.loop.forward import Result
+from anydevice.train.loop.loop import Job, gradients
 
 
 class Fitting:

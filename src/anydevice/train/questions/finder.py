@@ -13,8 +13,8 @@ from torch.optim import Optimizer
 from anydevice.errors import UsageError
 from anydevice.tables import Shown, Table
 from anydevice.train.history import drawn, plotting
-from anydevice.train.loop import Job, train_epoch
-from anydevice.train.metrics import Metrics
+from anydevice.train.loop.loop import Job, train_epoch
+from anydevice.train.metrics.metrics import Metrics
 
 if TYPE_CHECKING:
     from anydevice.train.trial import Trial

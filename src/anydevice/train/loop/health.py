@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from anydevice.notices import log
 
 if TYPE_CHECKING:
-    from anydevice.train.loop import Job
+    from anydevice.train.loop.loop import Job
     from anydevice.train.trial import Trial
 
 GREW = 100  # times its lowest epoch's: then a loss has diverged

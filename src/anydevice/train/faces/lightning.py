@@ -13,8 +13,8 @@ from torch.optim import Optimizer
 
 from anydevice.errors import UsageError
 from anydevice.train.callbacks.schedule import Schedule
-from anydevice.train.forward import Result
-from anydevice.train.metrics import Loss, Measure
+from anydevice.train.loop.forward import Result
+from anydevice.train.metrics.metrics import Loss, Measure
 
 LOGGING = ("log", "log_dict", "plot")
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from anydevice.errors import UsageError
-from anydevice.train.forward import Result
-from anydevice.train.measure import Measure
+from anydevice.train.loop.forward import Result
+from anydevice.train.metrics.measure import Measure
 
 BINS = 200  # of scores from 0 to 1, between which a ROC curve has its points
 

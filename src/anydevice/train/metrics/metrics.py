@@ -8,9 +8,9 @@ from torch import Tensor
 
 from anydevice.devices.move import move
 from anydevice.errors import UsageError, did_you_mean
-from anydevice.train.classes import Auc, Confusion, PerClass, Roc
-from anydevice.train.forward import Result
-from anydevice.train.measure import Measure as Measure
+from anydevice.train.loop.forward import Result
+from anydevice.train.metrics.classes import Auc, Confusion, PerClass, Roc
+from anydevice.train.metrics.measure import Measure as Measure
 
 if TYPE_CHECKING:
     from anydevice.train.ranks import Ranks

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from anydevice.devices.move import move
 from anydevice.errors import UsageError
 from anydevice.tables import Shown, Table
-from anydevice.train.classes import Confusion, answered, class_names
 from anydevice.train.data.rows import rows_of
-from anydevice.train.forward import Result
 from anydevice.train.history import drawn, plotting
-from anydevice.train.loop import as_it_was
+from anydevice.train.loop.forward import Result
+from anydevice.train.loop.loop import as_it_was
+from anydevice.train.metrics.classes import Confusion, answered, class_names
 
 if TYPE_CHECKING:
     from anydevice.train.trial import Trial

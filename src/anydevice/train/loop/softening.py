@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from anydevice.errors import UsageError
-from anydevice.train.forward import Forward, Result, forward_of
+from anydevice.train.loop.forward import Forward, Result, forward_of
 from anydevice.train.recipes import Loss
 
 

@@ -10,8 +10,8 @@ from anydevice.errors import UsageError
 from anydevice.train.callbacks.averaging import averaged
 from anydevice.train.callbacks.callback import checked, everywhere, listeners, reactions
 from anydevice.train.callbacks.progress import Progress
-from anydevice.train.health import announce_divergence, gradient_norm, rates_of, speed_of
-from anydevice.train.loop import Hook, Job, as_it_was, evaluate, train_epoch
+from anydevice.train.loop.health import announce_divergence, gradient_norm, rates_of, speed_of
+from anydevice.train.loop.loop import Hook, Job, as_it_was, evaluate, train_epoch
 
 if TYPE_CHECKING:
     from anydevice.train.trial import Trial

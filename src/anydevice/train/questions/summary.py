@@ -39,7 +39,7 @@ from anydevice.tables import Shown, Table
 from anydevice.text import UNSET, counted, size_text
 from anydevice.train.copies import new_optimizer
 from anydevice.train.data.rows import sample_count
-from anydevice.train.forward import answer
+from anydevice.train.loop.forward import answer
 from anydevice.train.recipes import OptimizerLike, optimizer_of
 
 Call = Callable[[nn.Module, Any], Any]

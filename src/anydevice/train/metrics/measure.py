@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from anydevice.devices.move import move
-from anydevice.train.forward import Result
+from anydevice.train.loop.forward import Result
 
 
 class Measure:

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from anydevice.train.data.rows import sample_count
-from anydevice.train.forward import Forward, Result
-from anydevice.train.health import Noted
-from anydevice.train.metrics import Metrics
+from anydevice.train.loop.forward import Forward, Result
+from anydevice.train.loop.health import Noted
+from anydevice.train.metrics.metrics import Metrics
 
 Hook = Callable[[], None]
 Gradients = Callable[["Job", list[Any]], list[Result]]

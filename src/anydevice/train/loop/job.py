@@ -11,14 +11,14 @@ from anydevice.errors import UsageError
 from anydevice.train.data.portions import Portion
 from anydevice.train.distributed.ddp import FittingTogether, Replicated
 from anydevice.train.distributed.strategy import Strategy
-from anydevice.train.fitting import Fitting
-from anydevice.train.forward import Forward, Step, forward_of
-from anydevice.train.lightning import Steps
-from anydevice.train.loop import Gradients, Job, as_it_was, gradients
+from anydevice.train.faces.lightning import Steps
+from anydevice.train.loop.fitting import Fitting
+from anydevice.train.loop.forward import Forward, Step, forward_of
+from anydevice.train.loop.loop import Gradients, Job, as_it_was, gradients
+from anydevice.train.loop.softening import softened
 from anydevice.train.options import Options
 from anydevice.train.ranks import Ranks
 from anydevice.train.recipes import Loss, OptimizerLike
-from anydevice.train.softening import softened
 
 if TYPE_CHECKING:
     from anydevice.train.trial import Trial

@@ -9,14 +9,14 @@ from torch.nn.parameter import is_lazy
 from anydevice.errors import UsageError, names_checked
 from anydevice.text import counted
 from anydevice.train.data.random_state import random_state, set_random_state
-from anydevice.train.forward import answer, forward_of
-from anydevice.train.job import first_batch, initialise_lazy
+from anydevice.train.loop.forward import answer, forward_of
+from anydevice.train.loop.job import first_batch, initialise_lazy
 from anydevice.train.ranks import together
 
 if TYPE_CHECKING:
-    from anydevice.train.answers import ConfusionTable, Worst
-    from anydevice.train.finder import FoundRate
-    from anydevice.train.summary import Summary
+    from anydevice.train.questions.answers import ConfusionTable, Worst
+    from anydevice.train.questions.finder import FoundRate
+    from anydevice.train.questions.summary import Summary
     from anydevice.train.trial import Trial
 
 FEWEST = 10  # steps to find a learning rate by
@@ -46,7 +46,7 @@ class Questions:
             >>> trial.summary(x).parameters
             15
         """
-        from anydevice.train.summary import summarised
+        from anydevice.train.questions.summary import summarised
 
         trial = cast("Trial", self)
         if trial.is_sharded:
@@ -63,7 +63,7 @@ class Questions:
             trial.network,
             example,
             depth=depth,
-            optimizer=trial._optimizer,
+            optimizer=trial.optimizer_like,
             call=forward_of(None, step) if step else answer,
             autocast=trial.precision.autocast,
             about=repr(trial),
@@ -93,7 +93,7 @@ class Questions:
             >>> len(found.rates) <= 50
             True
         """
-        from anydevice.train.finder import find
+        from anydevice.train.questions.finder import find
 
         trial = cast("Trial", self)
         if not all(isinstance(rate, (int, float)) for rate in (start, end)) or not 0 < start < end:
@@ -128,7 +128,7 @@ class Questions:
             >>> trial.confusion((x, y)).matrix.shape
             torch.Size([3, 3])
         """
-        from anydevice.train.answers import confusion
+        from anydevice.train.questions.answers import confusion
 
         trial = cast("Trial", self)
         with trial.settings():
@@ -153,7 +153,7 @@ class Questions:
             >>> [each.index for each in trial.worst((x, y), number=2)]
             [..., ...]
         """
-        from anydevice.train.answers import worst
+        from anydevice.train.questions.answers import worst
 
         trial = cast("Trial", self)
         if not isinstance(number, int) or number < 1:
@@ -165,7 +165,7 @@ class Questions:
         """A short form: network, parameters, optimizer, loss, device, and how far it is."""
         trial = cast("Trial", self)
         count = sum(p.numel() for p in trial.network.parameters() if not is_lazy(p))
-        optimizer, loss = trial._optimizer, trial.recipe.loss
+        optimizer, loss = trial.optimizer_like, trial.recipe.loss
         precision = trial.precision.name
         parts = [
             f"{type(trial.network).__name__} with {counted(count, 'parameter')}",

@@ -1,0 +1,1 @@
+"""The training loop: what is done for each batch, and for each epoch."""
