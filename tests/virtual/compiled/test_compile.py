@@ -56,10 +56,17 @@ try:
     torch.compile(network, fullgraph=True)(x)
 except torch._dynamo.exc.Unsupported as error:
     seen["full"] = "graph_break" in str(error)
+def drawn(x):
+    return torch.bernoulli(x), torch.rand_like(x), torch.rrelu(x, training=True)
+seen["drawn"] = []
+for draw in (drawn, torch.compile(drawn, fullgraph=True)):
+    torch.manual_seed(0)
+    seen["drawn"].append([each.tolist() for each in draw(torch.full((3, 5), 0.5, device="cuda"))])
 print(json.dumps(seen))
 """,
         **COMPILED,
     )
+    assert seen["drawn"][0] == seen["drawn"][1]
     assert seen["compiled"] == pytest.approx(seen["eager"], rel=1e-6)  # the same dropout
     assert seen["graphs"] == 1
     assert seen["explained"] == [2, 1]
@@ -83,7 +90,7 @@ print(json.dumps([same, "inductor" in counters]))
 @pytest.mark.long
 def test_inductors_code_for_the_cpu_computes_on_the_gpus_bytes() -> None:
     seen = run(
-        NETWORK
+        NETWORK.replace("enable()", "enable(2)")
         + """
 torch.cuda.reset_peak_memory_stats()
 eager, most = trained(False, 0.0), torch.cuda.max_memory_allocated()
@@ -102,12 +109,16 @@ view, turned, total = changed(x, y)
 view.mul_(5)
 for rows in (5, 6, 7):
     changed(torch.ones(rows, 3, device="cuda"), y)
+def across(x):
+    return x + 1, x.to("cuda:1") * 2
+x1, x2 = torch.compile(across, fullgraph=True)(y)
+seen = [str(x1.device), str(x2.device), x2.sum().item()]
 print(json.dumps([eager, whole, broken, compiled, most, x.tolist(), turned.shape,
-                  [str(each.device) for each in (view, turned, total)], total.item()]))
+                  [str(each.device) for each in (view, turned, total)], total.item(), seen]))
 """,
         **COMPILED,
     )
-    eager, whole, broken, (kernels, memory), most, x, turned, devices, total = seen
+    eager, whole, broken, (kernels, memory), most, x, turned, devices, total, across = seen
     assert whole == pytest.approx(eager, rel=1e-5)
     assert broken == pytest.approx(eager, rel=1e-5)
     assert kernels > 2
@@ -116,3 +127,4 @@ print(json.dumps([eager, whole, broken, compiled, most, x.tolist(), turned.shape
     assert turned == [3, 2]
     assert devices == ["cuda:0", "cuda:0", "cpu"]
     assert total == 24
+    assert across == ["cuda:0", "cuda:1", 12]

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-from anydevice.virtual.compiled import density
+from anydevice.virtual.compiled import density, starting
 from anydevice.virtual.compiled.configured import configured
 from anydevice.virtual.compiled.launches import (
     COMPILED,
@@ -48,6 +48,7 @@ def attributes() -> Iterator[tuple[Any, str, Any]]:
     yield names.compiling, "cudagraphify", _replayed
     yield names.Folder, "__init__", _on_host(names.Folder.__init__)
     yield names.Folder, "_deduce_value", _on_host(names.deduced)
+    yield from starting.keys(names)
 
 
 def empty_strided(size: Any, stride: Any, dtype: torch.dtype) -> Tensor:

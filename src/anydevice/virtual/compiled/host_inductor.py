@@ -30,7 +30,7 @@ from anydevice.virtual.compiled.names import configuration, inductor_names
 #
 # A graph with an op that the CPU lacks (CUDA's attention kernels), that draws random numbers (they
 # stay those of the card's generator), communicates, or is of another library, runs op by op on the
-# virtual GPU. So do all where there is no C++ compiler.
+# virtual GPU. So does one of several GPUs, and so do all where there is no C++ compiler.
 
 CPP = (
     "torch.compile compiles for the CPU on virtual GPUs, which takes a while the first time; "
@@ -45,8 +45,20 @@ def attributes() -> Iterator[tuple[Any, str, Any]]:
     names = inductor_names()
     changes = configuration(with_values=True)
     yield names.guards, "_empty_strided_cpu", _allocating(names.guards._empty_strided_cpu)
-    compile_fx = configured(names.compile_fx, changes, inner_compile=_inner)
+    compile_fx = configured(
+        names.compile_fx, changes, inner_compile=_inner, decompositions=_written_otherwise()
+    )
     yield names.compiling, "compile_fx", _uncached(compile_fx)
+
+
+def _written_otherwise() -> dict[Any, Callable[..., Any]]:
+    """Inductor's decompositions, but of ops that draw: another op would draw other numbers."""
+    table = inductor_names().decompositions
+    return {op: written for op, written in table.items() if not _draws(op)}
+
+
+def _draws(op: Any) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(op, "tags", ())
 
 
 def _uncached(compile_fx: Callable[..., Any]) -> Callable[..., Any]:
@@ -65,16 +77,18 @@ def _uncached(compile_fx: Callable[..., Any]) -> Callable[..., Any]:
 def _inner(module: GraphModule, inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
     """A graph of ops, compiled."""
     names = inductor_names()
-    if not any(_is_cuda(each) for node in module.graph.nodes for each in _values(node)):
+    values = (each for node in module.graph.nodes for each in _values(node))
+    gpus = {value.device for value in values if _is_cuda(value)}
+    if not gpus:
         return names.compile_inner(module, inputs, **options)  # type: ignore[no-any-return]
-    if _stays_on_the_card(module) or not _has_compiler():
+    if len(gpus) > 1 or _stays_on_the_card(module) or not _has_compiler():
         return _boxed(lambda given: module(*given))
     say_once(CPP)
     cuda = [_is_cuda(value) for value in tree_leaves(_output(module).args[0], is_leaf=_is_value)]
     hosts = _moved(module, inputs)
     options["cudagraphs"] = names.Box(False)
     compiled = names.compile_inner(module, hosts, **options)
-    return _boxed(lambda given: _run(compiled, given, cuda))
+    return _boxed(lambda given: _run(compiled, given, cuda, *gpus))
 
 
 @cache
@@ -135,7 +149,7 @@ def _is_python(target: Any) -> bool:
 def _is_of_the_host(op: Any) -> bool:
     if not isinstance(op, torch._ops.OpOverload) or op.namespace not in OWN:
         return False
-    if torch.Tag.nondeterministic_seeded in op.tags:
+    if _draws(op):
         return False
     name: str = op._name
     keys = ("CPU", "CompositeExplicitAutograd", "CompositeImplicitAutograd")
@@ -200,18 +214,18 @@ def _allocating(empty_strided: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return allocate
 
 
-def _run(compiled: Callable[..., Any], given: list[Any], cuda: list[bool]) -> Any:
-    first = next((each for each in given if isinstance(each, Tensor) and each.is_cuda), None)
-    device = first.get_device() if first is not None else torch.cuda.current_device()
-    with torch.cuda.device(device), _on_the_card():
+def _run(
+    compiled: Callable[..., Any], given: list[Any], cuda: list[bool], gpu: torch.device
+) -> Any:
+    with torch.cuda.device(gpu), _on_the_card():
         hosts = tree_map(lambda each: to_host(each) if _is_cuda(each) else each, given)
         given.clear()
         results = compiled(hosts)
-    return [_placed(each, there) for each, there in zip(results, cuda, strict=True)]
+        return [_placed(each, there) for each, there in zip(results, cuda, strict=True)]
 
 
 def _placed(result: Any, on_card: bool) -> Any:
-    """A result where the program expects it."""
+    """A result where the program expects it: on the current GPU, or the host."""
     if not isinstance(result, Tensor):
         return result
     owner = _owners.get(result.untyped_storage().data_ptr())

@@ -9,7 +9,7 @@ from typing import Any
 
 from anydevice.notices import say_once
 from anydevice.virtual import machine
-from anydevice.virtual.compiled import driver, hollow_triton
+from anydevice.virtual.compiled import driver, hollow_triton, starting
 from anydevice.virtual.compiled.launches import unheard
 from anydevice.virtual.compiled.names import MissingNameError, triton_names
 
@@ -42,6 +42,7 @@ def attributes() -> Iterator[tuple[Any, str, Any]]:
     yield names.JITFunction, "__call__", _called
     yield names.Autotuner, "_bench", _first_that_fits(names.bench)
     yield names.Compiled, "_init_handles", _known_to_its_launcher(names.handles)
+    yield names.cache, "triton_key", starting.triton_key
 
 
 def _run(compile_and_launch: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,6 +11,8 @@ from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
+from anydevice.virtual.compiled import starting
+
 # Triton: its driver, what launches a kernel, and its interpreter.
 TRITON = {
     "driver": "triton.runtime.driver:driver",
@@ -21,6 +23,8 @@ TRITON = {
     "handles": "triton.compiler.compiler:CompiledKernel._init_handles",
     "Target": "triton.backends.compiler:GPUTarget",
     "Descriptor": "triton.tools.tensor_descriptor:TensorDescriptor",
+    "cache": "triton.runtime.cache:",
+    "key": "triton.runtime.cache:triton_key",
 }
 INTERPRETER = {
     "module": "triton.runtime.interpreter:",
@@ -51,6 +55,11 @@ INDUCTOR = {
     "guards": "torch._C._dynamo.guards:",
     "Folder": "torch._inductor.fx_passes.joint_graph:UniformValueConstantFolder",
     "deduced": "torch._inductor.fx_passes.joint_graph:UniformValueConstantFolder._deduce_value",
+    "codes": "torch._inductor.codecache:",
+    "torch_key": "torch._inductor.codecache:torch_key",
+    "triton_compat": "torch._inductor.runtime.triton_compat:",
+    "triton_key": "torch._inductor.runtime.triton_compat:triton_key",
+    "decompositions": "torch._inductor.decomposition:decompositions",
     "modes": "torch._inductor:list_mode_options",
 }
 # Dynamo: what it says of graph breaks and of guards that fail.
@@ -109,7 +118,8 @@ def interpreter_names() -> Any:
 @cache
 def inductor_names() -> Any:
     """Inductor's."""
-    return _looked_up(INDUCTOR)
+    with starting.importing():
+        return _looked_up(INDUCTOR)
 
 
 @cache

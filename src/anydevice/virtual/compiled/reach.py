@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,7 @@ class Reach:
     program: int = 0  # the running one's number, from 1
     conflict: tuple[str, str] = ("", "")  # the first: the argument, and where the kernel stores
     _atomic: bool = False
+    _blocks: list[tuple[int, float]] = field(default_factory=list)  # begin and end, in order
     _written: dict[int, Any] = field(default_factory=dict)  # the last program, by start and byte
 
     def __post_init__(self) -> None:
@@ -104,6 +106,8 @@ class Reach:
         one = self._at(low)
         if one and high <= one.end:
             return one
+        if not one and self._is_taken(low, high - low):
+            return None
         for address in map(int, np.unique(used)):
             there = self._at(address)
             if not (there and address + size <= there.end) and not self._is_taken(address, size):
@@ -122,16 +126,22 @@ class Reach:
 
     def _is_taken(self, address: int, size: int) -> bool:
         """Whether it is in a block of the allocator, if the kernel may know of others."""
-        if not self.tables:
-            return False
+        return self.tables and (self._is_known(address, size) or self._is_new(address, size))
+
+    def _is_known(self, address: int, size: int) -> bool:
+        place = bisect_right(self._blocks, (address, inf)) - 1
+        return place >= 0 and address + size <= self._blocks[place][1]
+
+    def _is_new(self, address: int, size: int) -> bool:
+        """The same, after another look at the allocator's blocks."""
         segments = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
-        blocks = (block for segment in segments for block in segment["blocks"])
-        return any(
-            block["state"] == "active_allocated"
-            and block["address"] <= address
-            and address + size <= block["address"] + block["size"]
-            for block in blocks
+        self._blocks = sorted(
+            (block["address"], block["address"] + block["size"])
+            for segment in segments
+            for block in segment["blocks"]
+            if block["state"] == "active_allocated"
         )
+        return self._is_known(address, size)
 
     def _described(self, does: str, address: int, size: int) -> str:
         if not self._given:
