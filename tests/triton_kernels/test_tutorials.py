@@ -8,6 +8,7 @@ import pytest
 from tests.forked import python
 
 pytest.importorskip("triton")
+pytestmark = pytest.mark.long
 HERE = Path(__file__).parent / "tutorials"
 NAMES = sorted(each.stem for each in HERE.glob("[!_]*.py"))
 CARD = {"block_scaled_matmul": "b200"}

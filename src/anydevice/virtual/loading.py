@@ -30,6 +30,24 @@ class Then:
         return getattr(self.loader, name)
 
 
+class Refused:
+    """A loader of a module that does not work here: importing it is an ImportError.
+
+    Whether it is installed can still be asked, and who can do without goes on without.
+    """
+
+    def __init__(self, reason: Callable[[], str]) -> None:
+        self.reason = reason
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """As usual."""
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        """The error."""
+        raise ImportError(self.reason(), name=module.__name__)
+
+
 def found_by_others(
     finder: Any, name: str, path: Any, target: ModuleType | None
 ) -> ModuleSpec | None:
@@ -48,6 +66,7 @@ class Waiting:
     def __init__(self) -> None:
         self.acts: dict[str, Callable[[], None]] = {}
         self.before: dict[str, Callable[[], None]] = {}
+        self.refused: dict[str, Callable[[], str]] = {}
 
     def find_spec(
         self, name: str, path: Any = None, target: ModuleType | None = None
@@ -55,11 +74,13 @@ class Waiting:
         """The spec of a module that something waits for, its loader wrapped."""
         if prepare := self.before.get(name):
             prepare()
-        if name not in self.acts:
+        if name not in self.acts and name not in self.refused:
             return None
         spec = found_by_others(self, name, path, target)
         if spec and spec.loader:
-            spec.loader = cast(Any, Then(spec.loader, self._loaded))
+            reason = self.refused.get(name)
+            loader = Refused(reason) if reason else Then(spec.loader, self._loaded)
+            spec.loader = cast(Any, loader)
         return spec
 
     def _loaded(self, module: ModuleType) -> None:
@@ -68,22 +89,30 @@ class Waiting:
 
     def prepare(self, name: str, act: Callable[[], None]) -> None:
         """Calls `act` before the module is loaded."""
+        self._find()
+        self.before[name] = act
+
+    def refuse(self, name: str, reason: Callable[[], str]) -> None:
+        """Importing the module, where it is installed, is an error; not if it is loaded already."""
+        self._find()
+        self.refused[name] = reason
+
+    def _find(self) -> None:
         if self not in sys.meta_path:
             sys.meta_path.insert(0, cast(Any, self))
-        self.before[name] = act
 
     def wait(self, name: str, act: Callable[[], None]) -> None:
         """Calls `act` when the module is loaded: now, if it is already."""
         if name in sys.modules:
             act()
             return
-        if self not in sys.meta_path:
-            sys.meta_path.insert(0, cast(Any, self))
+        self._find()
         self.acts[name] = act
 
     def forget(self) -> None:
         """Waits for nothing."""
         self.acts.clear()
         self.before.clear()
+        self.refused.clear()
         if self in sys.meta_path:
             sys.meta_path.remove(cast(Any, self))

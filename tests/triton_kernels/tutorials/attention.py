@@ -78,7 +78,8 @@ def pruned(configurations, given, **options):
 def described(desc, shape, strides, block_shape):
     if isinstance(desc, tl.tensor_descriptor):
         return desc
-    return tl.make_tensor_descriptor(desc, shape, strides, block_shape)
+    else:
+        return tl.make_tensor_descriptor(desc, shape, strides, block_shape)
 
 
 @triton.autotune(

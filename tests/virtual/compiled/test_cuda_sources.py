@@ -1,6 +1,8 @@
 """CUDA C++ on virtual GPUs: one sentence, with the line that asks for it."""
 
 from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,3 +21,13 @@ ASKED: dict[str, Callable[[], object]] = {
 def test_cuda_code_is_refused_with_its_line(name: str) -> None:
     with pytest.raises(NotImplementedError, match=rf"{name}: CUDA C\+\+, as test_cuda_sources.py:"):
         ASKED[name]()
+
+
+def test_cupy_is_refused_with_its_line_and_counts_as_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cupy.py").write_text("raise AssertionError('it was loaded')")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert find_spec("cupy")
+    with pytest.raises(ImportError, match=r"^CuPy, as test_cuda_sources.py:\d+ imports it, needs"):
+        import cupy  # noqa: F401

@@ -35,6 +35,15 @@ def simulate_numba() -> None:
     os.environ.setdefault(NUMBA, "1")
 
 
+def no_cupy() -> str:
+    """Why CuPy is not imported."""
+    line = own_line(sys._getframe(1)) or "the program"
+    return (
+        f"CuPy, as {line} imports it, needs NVIDIA's driver and a real GPU. Virtual GPUs run "
+        "PyTorch's ops: use torch, or NumPy, where there is no GPU."
+    )
+
+
 def _has_cuda_sources(given: dict[str, Any]) -> bool:
     return bool(given.get("cuda_sources"))
 

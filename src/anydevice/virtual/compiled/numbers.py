@@ -36,6 +36,10 @@ def _methods() -> Iterator[tuple[Any, str, Any]]:
         yield builder, name, _cast(getattr(builder, name))
     if not hasattr(builder, "get_bf16"):
         yield builder, "get_bf16", _bfloat16_number
+    if not hasattr(builder, "create_dot_scaled"):  # before Triton 3.8
+        yield builder, "create_dot_scaled", _scaled_dot
+        semantic = type(interpreter_names().semantic)
+        yield semantic, "dot_scaled", _with_constants(semantic.dot_scaled)
 
 
 def widened(bits: Any) -> Any:
@@ -123,3 +127,69 @@ def _through_torch(data: Any, given: Any, to: Any) -> Any:
 
 def _bfloat16_number(self: Any, value: float) -> Any:
     return interpreter_names().Handle(rounded(np.array([value], np.float32)), _language().bfloat16)
+
+
+# ---- products of numbers with a scale for each block of them ----
+
+FLOAT4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)  # by the bits after the sign
+FORMATS = {"E4M3": "float8e4nv", "E5M2": "float8e5"}
+BIAS, NOT_A_NUMBER = 127, 255  # of a scale of 8 bits, which is a power of two
+
+
+def _with_constants(compute: Callable[..., Any]) -> Callable[..., Any]:
+    def dot_scaled(self: Any, *operands: Any) -> Any:
+        constant = _language().constexpr
+        return compute(self, *(constant(o) if isinstance(o, str) else o for o in operands))
+
+    return dot_scaled
+
+
+def _scaled_dot(
+    self: Any,
+    left: Any,
+    left_scale: Any,
+    left_format: Any,
+    right: Any,
+    right_scale: Any,
+    right_format: Any,
+    fast: bool,
+    left_packed: bool,
+    right_packed: bool,
+    total: Any,
+) -> Any:
+    rows = _scaled(left.data, left_scale, left_format, left_packed)
+    columns = _scaled(np.swapaxes(right.data, -1, -2), right_scale, right_format, right_packed)
+    product = np.matmul(rows, np.swapaxes(columns, -1, -2))
+    return interpreter_names().Handle(product + total.data, total.dtype.scalar)
+
+
+def _scaled(data: Any, scale: Any, form: Any, packed: bool) -> Any:
+    """The numbers, with the dimension that is summed last; `packed` if pairs lie along that."""
+    kind, tl = str(form).rpartition(".")[2], _language()
+    if kind == "E2M1":
+        data = np.stack((data & 15, data >> 4), axis=-1 if packed else -2)
+        data = data.reshape(*data.shape[:-2], -1) if packed else _joined(data)
+        numbers = np.where(data & 8, -FLOAT4[data & 7], FLOAT4[data & 7])
+    elif kind == "BF16":
+        numbers = widened(data)
+    elif kind == "FP16":
+        numbers = data.astype(np.float32)
+    else:
+        numbers = _through_torch(data, getattr(tl, FORMATS[kind]), tl.float32)
+    if scale is None:
+        return numbers
+    return numbers * np.repeat(_factors(scale), numbers.shape[-1] // scale.data.shape[-1], axis=-1)
+
+
+def _joined(pairs: Any) -> Any:
+    """Pairs that lie along the dimension before the last."""
+    *batch, rows, two, columns = pairs.shape
+    return pairs.reshape(*batch, rows * two, columns)
+
+
+def _factors(scale: Any) -> Any:
+    given, tl = scale.dtype.scalar, _language()
+    if given.name in FLOAT8:
+        return _through_torch(scale.data, given, tl.float32)
+    powers = np.ldexp(np.float32(1), scale.data.astype(np.int32) - BIAS)
+    return np.where(scale.data == NOT_A_NUMBER, np.float32(np.nan), powers)

@@ -124,6 +124,7 @@ def show_attributes(gpu: Card, *, without_values: bool) -> None:
     imported.wait("triton", partial(_show, "triton", _kernels))
     imported.wait(EXTENSIONS, partial(_show, "extensions", cuda_sources.extensions))
     imported.prepare("numba", cuda_sources.simulate_numba)
+    imported.refuse("cupy", cuda_sources.no_cupy)
     if without_values:
         imported.wait(MASKS, partial(_show, "flex_attention", _masks))
     defaults.remember()
