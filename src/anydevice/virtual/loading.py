@@ -33,7 +33,7 @@ class Then:
 class Refused:
     """A loader of a module that does not work here: importing it is an ImportError.
 
-    Whether it is installed can still be asked, and who can do without goes on without.
+    Whether it is installed can still be asked, and code that can do without continues.
     """
 
     def __init__(self, reason: Callable[[], str]) -> None:

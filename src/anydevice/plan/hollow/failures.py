@@ -8,7 +8,7 @@ import traceback
 from pathlib import Path
 
 from anydevice.errors import UsageError
-from anydevice.frames import line_of
+from anydevice.frames import is_own, line_of
 from anydevice.plan.cluster.unsupported import SHARED
 from anydevice.plan.hollow.steps import Steps
 
@@ -17,7 +17,7 @@ FOR_GPUS = (
     *("triton", "flash_attn", "flash_attn_interface", "xformers", "apex", "cupy", "pycuda"),
     *("bitsandbytes", "transformer_engine", "mamba_ssm", "causal_conv1d", "deepspeed"),
 )
-COMPILERS = ("cpp_extension.py", "triton", "cuda/_utils.py", "jiterator")
+COMPILERS = ("cpp_extension.py", "/triton/", "cuda/_utils.py", "jiterator")
 CUDA_SOURCES = ("a compiled CUDA kernel needs", "CUDA_HOME", "needs NVIDIA's compiler")
 
 HERE = str(Path(__file__).parents[1])
@@ -133,7 +133,8 @@ def _needs_gpu_code(error: BaseException) -> str:
     if type(error).__module__.partition(".")[0] == "triton":  # it compiled, and says what is wrong
         return ""
     files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
-    if any(compiler in file for file in files[1:] for compiler in COMPILERS):
+    others = [file for file in files[1:] if not is_own(file)]
+    if any(compiler in file for file in others for compiler in COMPILERS):
         return "a custom CUDA kernel"
     return ""
 

@@ -14,6 +14,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch.testing._comparison import TensorLikePair
 
 from anydevice.errors import UsageError
 from anydevice.frames import is_own, line_text
@@ -40,6 +41,8 @@ from anydevice.plan.hollow.known import KnownValues
 # run that never happens. Libraries branch on values, too, in schedulers and gradient clipping for
 # example, where zero takes the usual branch. A Branched is a BaseException, so that
 # `except Exception` in the program lets it pass.
+#
+# torch.testing.assert_close compares values last: those of a hollow GPU are taken to be close.
 #
 # What is copied to the host (`.cpu()`, `.numpy()`) and `float(tensor)`, which Python makes a plain
 # float, is zero and not marked.
@@ -222,6 +225,7 @@ def reads_answered(branches: Branches, known: KnownValues) -> Iterator[None]:
             stack.enter_context(patch.object(tensor, name, as_known(getattr(tensor, name))))
         for name in OF_MATH:
             stack.enter_context(patch.object(math, name, _of_unknown(getattr(math, name))))
+        stack.enter_context(patch.object(TensorLikePair, "_compare_values", _taken_as_close))
         _deciding.append(branches)
         stack.callback(_deciding.remove, branches)
         try:
@@ -232,6 +236,15 @@ def reads_answered(branches: Branches, known: KnownValues) -> Iterator[None]:
                 "which branches on what it read from the GPU, and a hollow GPU has no values: use "
                 "--assume-zeros (assume_zeros=True) if the branch for zero is the usual one."
             ) from None
+
+
+def _taken_as_close(pair: TensorLikePair, actual: torch.Tensor, expected: torch.Tensor) -> None:
+    """For torch.testing.assert_close, which has compared device, dtype and shape before."""
+    if not (actual.is_cuda or expected.is_cuda):
+        _compare_values(pair, actual, expected)
+
+
+_compare_values = TensorLikePair._compare_values
 
 
 def _each(nested: Any) -> Any:
