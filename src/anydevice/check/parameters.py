@@ -28,7 +28,8 @@ class Untrained:
     Attributes:
         owner: The network's class.
         names: The parameters' names in it.
-        why: "later" than the optimizer, in a plain "list", a plain "attribute", or "left out".
+        why: "later" than the optimizer, in "forward", in a plain "list", a plain "attribute", or
+            "left out".
         site: Where they are made; for those that are left out, where the optimizer is.
         bytes: The size of their gradients.
         attribute: The name of the list, and its type.
@@ -62,7 +63,9 @@ def untrained(
         site = known[0].site if known else NOWHERE
         partly = any(id(p) in held for p in network.parameters())
         later = len(known) == len(missing) and all(last and k.order > last.order for k in known)
-        if partly and later:
+        if later and any(place.function == "forward" for place in site.frames):
+            yield Untrained(owner, names, "forward", site)
+        elif partly and later:
             yield Untrained(owner, names, "later", site)
         elif found := _in_a_list(network, networks, held):
             parent, attribute, container = found

@@ -192,6 +192,8 @@ def examined(trace: Trace, kinds: Sequence[str], gpus: int = 1) -> Checked:
     plain = [replace(finding, change=None, span=None) for finding in found]
     checked = Checked(plain, prices.step, fixed, len(trace.steps), trace.unit, trace.hollow)
     checked.notes += _slow_workers(trace, checked.step)
+    if trace.steps and not any(one.launched for one in trace.seen):
+        checked.notes.append("The program does nothing on a GPU.")
     if usual := trace.usual:
         work = Work([one.entry for one in trace.work(usual)])
         for kind in kinds:

@@ -27,6 +27,13 @@ class NotInOptimizer(Rule):
                     "make the optimizer after the network is complete",
                     network.site,
                 )
+            elif network.why == "forward":
+                yield self.finding(
+                    f"{names} of {network.owner}: made anew in each pass forward, so that no "
+                    "optimizer has them, and they never learn.",
+                    "make the layer once, in __init__",
+                    network.site,
+                )
             elif network.why == "list":
                 yield self.finding(
                     f"{network.attribute} of {network.owner} is a plain {network.container}: the "
