@@ -22,6 +22,7 @@ STAND_IN = re.compile(
 # Where we compute with values, which the stand-in does not have.
 OF_VALUES = re.compile(r"LinAlgError|is zero|singular|INTERNAL ASSERT")
 OF_DEVICES = re.compile(r"device|cuda:|on cpu|CPU scalars|Input type")
+RECORDED_WITH = "2.13."
 DTYPES = ("bool", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "complex32",
           "complex64")  # fmt: skip
 
@@ -124,9 +125,22 @@ def judged(part: str, card: str | None, ours: str | None) -> str:
 
 
 def same(card: str, ours: str) -> bool:
-    """But for the line of PyTorch's file, and what follows a text that is cut."""
+    """But for the line of PyTorch's file, what follows a text that is cut, and the kind of error.
+
+    The kind is another one in another torch: 2.15 has a TypeError where 2.13 had a RuntimeError.
+    """
     plain = [re.sub(r'"\S*aten/src/', '"aten/src/', text)[:160] for text in (card, ours)]
-    return plain[0] == plain[1]
+    return plain[0] == plain[1] or (not recorded_with_this() and message(card) == message(ours))
+
+
+def message(text: str) -> str:
+    return text.partition(": ")[2][:140]
+
+
+def recorded_with_this() -> bool:
+    import torch
+
+    return torch.__version__.startswith(RECORDED_WITH)
 
 
 PARTS = ("devices", "modules", "dtypes", "alerts")
@@ -161,7 +175,7 @@ def main() -> int:
         print(table(part, counts[part]))
     if given.json:
         given.json.write_text(json.dumps(counts))
-    return 0 if all(right(count) >= 0.98 for count in counts.values()) else 1
+    return 0 if all(right(count) >= 0.99 for count in counts.values()) else 1
 
 
 def right(count: Counter[str]) -> float:

@@ -12,7 +12,7 @@ from tests.conformance.random_programs import BATCH
 from tests.conformance.random_programs.programs import read, written
 from tests.conformance.random_programs.shrinking import shrunk
 
-COMMAND = [sys.executable, "-m", "tests.conformance.random_programs.worker"]
+COMMAND = ("-m", "tests.conformance.random_programs.worker")
 
 
 class Trial:

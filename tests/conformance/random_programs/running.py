@@ -134,7 +134,11 @@ class Running:
             self.fail(f"expected {expected.type}: {expected.text}; got an answer")
         if not isinstance(expected, Raised):
             self.fail(f"expected an answer, got {got.type}: {got.text}")
-        if expected.type != got.type:
+        # A card's kernel finds a wrong value later, and a dtype without a kernel sooner.
+        of_card = any(
+            t in got.text for t in ("device-side assert triggered", "not implemented for")
+        )
+        if expected.type != got.type and not of_card:
             self.fail(f"expected {expected.type}: {expected.text}; got {got.type}: {got.text}")
 
     def _same(self, expected: Any, got: Any, device: str, compare: str) -> None:

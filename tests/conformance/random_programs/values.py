@@ -99,8 +99,8 @@ def unlike(expected: Any, got: Any, device: str, **how: bool) -> str | None:
 
 
 def facts(tensor: torch.Tensor) -> dict[str, Any]:
-    found = {
-        "is_leaf": tensor.is_leaf,
+    found: dict[str, Any] = {
+        "is_leaf": is_leaf(tensor),
         "is_inference": tensor.is_inference(),
         "conjugate": tensor.is_conj(),
         "negative": tensor.is_neg(),
@@ -112,6 +112,13 @@ def facts(tensor: torch.Tensor) -> dict[str, Any]:
     if not tensor.is_inference():
         found["version"] = tensor._version
     return found
+
+
+def is_leaf(tensor: torch.Tensor) -> bool | str:
+    try:
+        return tensor.is_leaf
+    except RuntimeError as error:  # a view whose base was written to
+        return str(error)
 
 
 def bring_together(value: Twin) -> None:
