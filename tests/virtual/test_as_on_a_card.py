@@ -135,6 +135,24 @@ def test_the_old_types_take_a_device():
         ]
 
 
+def test_the_old_types_are_of_their_device():
+    with pytest.raises(RuntimeError, match="expects device type: cuda but device type: cpu"):
+        torch.cuda.FloatTensor(2, device="cpu")
+
+
+def test_how_many_plans_of_cufft_are_kept_is_each_gpus_own():
+    plans = torch.backends.cuda.cufft_plan_cache
+    plans[1].max_size = 10
+    assert [plans[i].max_size for i in range(2)] == [4096, 10]
+    with pytest.raises(RuntimeError, match="must be non-negative"):
+        plans[1].max_size = -1
+
+
+def test_a_kaiser_window_is_the_cpus():
+    found = torch.kaiser_window(9, periodic=False, beta=5.0, device="cuda")
+    torch.testing.assert_close(found.cpu(), torch.kaiser_window(9, periodic=False, beta=5.0))
+
+
 def test_each_of_the_old_types_makes_a_tensor():
     kinds = [kind for kind in torch._tensor_classes if kind.is_cuda and not kind.is_sparse]
     assert len(kinds) == 10
@@ -233,6 +251,7 @@ def test_an_index_out_of_range_is_cudas_assertion_with_a_note():
         lambda index: torch.nn.functional.embedding(index, table[:, None]),
         lambda index: torch.nn.functional.nll_loss(table[None].log(), index),
         lambda index: table.take(index),
+        lambda index: torch.nn.functional.multi_margin_loss(table[None], index),
         lambda index: table.scatter_(0, index, 1.0),
     ):
         with pytest.raises(torch.AcceleratorError, match="device-side assert triggered"):

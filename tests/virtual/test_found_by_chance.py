@@ -58,3 +58,15 @@ def test_nothing_stays_allocated_that_an_alias_held(virtual_gpu):
         a = torch.add(a, a).mul_(2).view(-1).sum()
         del a
         assert torch.cuda.memory_allocated() == before
+
+
+def test_lists_written_to_in_place_count_a_version(virtual_gpu):
+    x = [torch.ones(3, device="cuda"), torch.ones(2, device="cuda")]
+    for write in (torch._foreach_neg_, torch._foreach_zero_, lambda x: torch._foreach_add_(x, 1)):
+        before = [tensor._version for tensor in x]
+        write(x)
+        assert [tensor._version - was for tensor, was in zip(x, before, strict=True)] == [1, 1]
+    product = torch.ones(2, device="cuda", requires_grad=True) * x[1]
+    torch._foreach_mul_(x, 2.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.sum().backward()

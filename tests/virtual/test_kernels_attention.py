@@ -159,6 +159,21 @@ def test_the_user_may_choose(backend, dtype):
         assert SDPBackend(torch._fused_sdp_choice(*three(dtype, device="cuda"))) == backend
 
 
+def test_a_program_may_ask_which_kernels_can_be_used():
+    cuda = torch.backends.cuda
+    query, key, value = three(torch.float16, device="cuda")
+    half = cuda.SDPAParams(query, key, value, None, 0.0, False, False)
+    wide = cuda.SDPAParams(query.float(), key.float(), value.float(), None, 0.0, False, False)
+    assert cuda.is_flash_attention_available()
+    asked = (
+        cuda.can_use_flash_attention,
+        cuda.can_use_efficient_attention,
+        cuda.can_use_cudnn_attention,
+    )
+    assert [ask(half) for ask in asked] == [True, True, True]
+    assert [ask(wide) for ask in asked] == [False, True, False]
+
+
 def test_what_no_kernel_can_do_is_refused_with_reasons():
     with (
         sdpa_kernel(SDPBackend.FLASH_ATTENTION),

@@ -1,6 +1,7 @@
 """Recurrent networks on a virtual GPU give the CPU's numbers: networks, cells, packed input."""
 
 import copy
+import warnings
 
 import pytest
 import torch
@@ -135,6 +136,16 @@ def test_parameters_are_flattened_into_one_buffer():
     network.flatten_parameters()
     storages = {p.untyped_storage().data_ptr() for p in network.parameters()}
     assert len(storages) == 1
+
+
+def test_parameters_in_several_buffers_are_warned_of():
+    network, x = nn.GRU(5, 7).cuda(), torch.ones(2, 1, 5, device="cuda")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        network(x)
+    network._flat_weights[0].data = network.weight_ih_l0.detach().clone()
+    with pytest.warns(UserWarning, match="not part of single contiguous chunk of memory"):
+        network(x)
 
 
 def test_an_lstm_learns_as_on_the_cpu():

@@ -114,3 +114,35 @@ def test_numbers_told_by_a_key():
     many = random.normal(key, (10_000,))
     assert abs(many.mean()) < 0.05
     assert abs(many.std() - 1) < 0.05
+
+
+def test_truth_values_have_medians_sums_and_magnitudes():
+    x = torch.tensor([True, False, True], device="cuda")
+    assert torch.median(x).item() is True
+    assert torch.nanmedian(~x).item() is False
+    assert [t.tolist() for t in x.median(0)] == [True, x.long().median(0).indices.item()]
+    (each,) = torch._foreach_abs([x])
+    assert each.tolist() == x.tolist()
+    torch._foreach_abs_([x])
+    both = torch.tensor([0, 0], device="cuda")
+    summed = (~x).scatter_reduce(0, both, x[:2], "sum")
+    assert summed.tolist() == [True, True, False]
+    with pytest.raises(NotImplementedError, match=r"scatter_gather_base_kernel_func.*'Bool'"):
+        x.scatter_reduce(0, both, x[:2], "prod")
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int64])
+def test_whole_numbers_are_unpooled(dtype):
+    large = 2**62 + 1 if dtype is torch.int64 else 7
+    x = torch.tensor([[[large, 2], [3, 4]]], dtype=dtype, device="cuda")
+    places = torch.tensor([[[0, 3], [8, 15]]], device="cuda")
+    found = F.max_unpool2d(x, places, 2)
+    assert found.dtype is dtype
+    assert found.flatten()[places.flatten()].tolist() == [large, 2, 3, 4]
+    assert found.count_nonzero() == 4
+    assert F.max_unpool3d(x[None], places[None], (1, 2, 2)).flatten().equal(found.flatten())
+
+
+def test_the_identity_has_half_precision_complex_numbers():
+    assert torch.equal(torch.eye(2, 3, dtype=torch.complex32, device="cuda").real.cpu(),
+                       torch.eye(2, 3, dtype=torch.half))  # fmt: skip

@@ -327,7 +327,7 @@ print(json.dumps([caught, allocated, torch.ones(3, device="cuda").sum().item(), 
     assert "GPU 0 has a total capacity of" in refused
 
 
-@pytest.mark.parametrize("settings", ["backround:native", "max_split_size_mb:1"])
+@pytest.mark.parametrize("settings", ["backround:native", "pinned_num_register_threads:3"])
 def test_settings_that_pytorch_does_not_know_are_a_sentence(settings):
     said = run(
         """

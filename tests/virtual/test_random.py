@@ -273,6 +273,15 @@ def test_a_probability_beyond_one_is_a_device_side_assert():
         torch.bernoulli(torch.full((3,), 1.5, device="cuda"))
 
 
+@pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf")])
+def test_weights_that_are_none_are_a_device_side_assert(bad):
+    weights = torch.tensor([1.0, bad, 1.0], device="cuda")
+    with pytest.raises(torch.AcceleratorError, match="device-side assert triggered"):
+        torch.multinomial(weights, 2, replacement=True)
+    with pytest.raises(RuntimeError, match="either `inf`, `nan` or element < 0"):
+        torch.multinomial(weights, 2)
+
+
 def test_each_gpu_has_a_generator_and_manual_seed_seeds_them_all():
     program = """
 import torch

@@ -120,6 +120,24 @@ def test_the_text_names_cudas_kernel():
         torch.mm(whole, whole.T, out=cuda(2, 2, dtype=torch.long))
 
 
+@pytest.mark.parametrize("dtype", [torch.half, torch.bfloat16, torch.long])
+def test_sparse_products_are_in_float_or_double(dtype):
+    sparse, dense = cuda(2, 2).to(dtype).to_sparse(), cuda(2, 2).to(dtype)
+    for call in (torch.sparse.mm, torch.mm, lambda a, b: torch.sparse.addmm(b, a, b),
+                 lambda a, b: torch.mv(a, b[0])):  # fmt: skip
+        with pytest.raises(NotImplementedError, match='"addmm_sparse_cuda" not implemented for'):
+            call(sparse, dense)
+    assert torch.sparse.mm(sparse.float(), dense.float()).tolist() == [[2, 2], [2, 2]]
+
+
+def test_the_largest_of_a_bag_has_no_backward_in_bfloat16():
+    table = cuda(3, 2, dtype=torch.bfloat16).requires_grad_()
+    bag = torch.tensor([[0, 1]], device="cuda")
+    F.embedding_bag(bag, table, mode="sum").sum().backward()
+    with pytest.raises(NotImplementedError, match="embedding_bag_backward_cuda_max"):
+        F.embedding_bag(bag, table, mode="max").sum().backward()
+
+
 def test_autocast_casts_first():
     with torch.autocast("cuda"):
         assert (cuda(2, 2) @ cuda(2, 2)).dtype is torch.float16
@@ -190,3 +208,28 @@ print(json.dumps([*found, says(lambda: gpu(4).median(0))]))
         "Expected all tensors to be on the same device,",
         "median CUDA with indices output does not have ",
     ]
+
+
+# ---- factors of lists
+
+
+def test_a_factor_of_a_list_is_a_number_of_the_host_or_with_the_list():
+    x, here = [cuda(3), cuda(2)], torch.tensor(2.0)
+    assert [t.sum().item() for t in torch._foreach_mul(x, here)] == [6, 4]
+    assert [t.sum().item() for t in torch._foreach_div(x, here.cuda())] == [1.5, 1]
+    add = torch.ops.aten._foreach_add.Tensor
+    with pytest.raises(RuntimeError, match="expected to be on cuda:0 but is on cpu"):
+        add(x, here)
+    assert add(x, here.double())[1].sum().item() == 6  # an op for each
+
+
+def test_a_list_is_copied_between_devices():
+    here, there = [torch.zeros(3), torch.zeros(2)], [cuda(3), cuda(2)]
+    torch._foreach_copy_(here, there)
+    torch._foreach_copy_(there, [t * 2 for t in here])
+    assert [t.tolist() for t in there] == [[2, 2, 2], [2, 2]]
+
+
+def test_an_output_of_one_element_is_with_its_input():
+    with pytest.raises(RuntimeError, match="to be on the same device"):
+        torch.all(cuda(1), out=torch.empty((), dtype=torch.bool))

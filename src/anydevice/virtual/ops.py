@@ -34,6 +34,7 @@ OWN_CHECKS = {
     ),
     "fill_index": ("index_fill_.int_Tensor",),
     "where": ("where.self", "where.self_out"),
+    "iterator": ("all.all_out", "any.all_out"),
     "no_scalar": ("binary_cross_entropy", "binary_cross_entropy.out"),
     "same_output": ("mse_loss", "mse_loss.out"),
     "gpu_kernel": ("smooth_l1_loss", "smooth_l1_loss.out", "lerp.Tensor", "lerp_.Tensor",
@@ -94,7 +95,7 @@ def _refusals(entries: dict[str, Entry]) -> Iterator[str]:
         if line and not line.startswith("#"):
             kind, ops, rest = line.split(maxsplit=2)
             first, _, text = rest.partition(" ")
-            if kind == "no-kernel":
+            if kind in ("no-kernel", "no-sparse-kernel"):
                 dtypes, _, text = text.partition(" ")
                 rest = f"{first} {_spelled_out(dtypes)} {text}"
             elif kind == "wider":

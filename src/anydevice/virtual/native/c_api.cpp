@@ -1,6 +1,7 @@
 // What Python calls: plain C functions through ctypes (errors as text, null: done), and as ops what
 // takes or returns torch's own types.
 #include "c_api.h"
+#include "kernels/machine.h"
 #include "memory/results.h"
 #include "runtime/streams.h"
 
@@ -69,6 +70,8 @@ ANYDEVICE_API const char* anydevice_enable(int gpus, int hollow, const anydevice
     anydevice::install_results();
     c10::SetAllocator(c10::kCUDA, anydevice::allocator(), /*priority=*/255);
     anydevice::register_kernels(ops);
+    anydevice::kernels::set_attention_order();
+    anydevice::kernels::forget_dropout_states();
   });
 }
 

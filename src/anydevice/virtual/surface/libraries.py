@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import IntEnum
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,6 +40,16 @@ cusparselt = SimpleNamespace(
 )
 
 
+def _can_use_attention(name: str, given: Any, debug: bool) -> bool:
+    import torch
+
+    backend = int(getattr(torch._C._SDPBackend, name))
+    tensors = given.query, given.key, given.value, given.attn_mask
+    how = given.dropout, given.is_causal, given.enable_gqa
+    asked: bool = torch.ops.anydevice.can_use_attention(backend, *tensors, *how, debug)
+    return asked
+
+
 def names() -> dict[str, Any]:
     """What torch._C calls them."""
     return {
@@ -50,6 +61,10 @@ def names() -> dict[str, Any]:
         "_cuda_getCurrentSolverHandle": lambda: SOLVER_HANDLE,
         "_cuda_getHipblasltVersion": lambda: 0,
         "_rocm_is_backward_pass": lambda: False,
+        "_is_flash_attention_available": lambda: True,
+        "_can_use_flash_attention": partial(_can_use_attention, "FLASH_ATTENTION"),
+        "_can_use_mem_efficient_attention": partial(_can_use_attention, "EFFICIENT_ATTENTION"),
+        "_can_use_cudnn_attention": partial(_can_use_attention, "CUDNN_ATTENTION"),
     }
 
 

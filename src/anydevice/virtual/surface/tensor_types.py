@@ -48,6 +48,11 @@ class TensorType(type):
             "methods such as torch.tensor(data, dtype=*, device='cuda') to create tensors."
         )
         device = options.pop("device", None)
+        if device is not None and torch.device(device).type != "cuda":
+            raise RuntimeError(
+                "legacy constructor expects device type: cuda but device type: "
+                f"{torch.device(device).type} was passed"
+            )
         if not cls.is_sparse:
             empty = torch.empty(0, dtype=cls.dtype, device="cuda" if device is None else device)
             return empty.new(*arguments, **options)

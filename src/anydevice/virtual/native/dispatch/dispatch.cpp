@@ -179,6 +179,18 @@ void own_written_bytes(const Signature& signature, const IValue* arguments) {
   }
 }
 
+// Autograd has no kernel above these ops that would count what they write to, so CUDA's own count
+// it.
+void count_versions(const Signature& signature, const IValue* arguments) {
+  for (const auto& slot : signature.slots) {
+    if (slot.written && slot.kind == Kind::tensors) {
+      for (const IValue& element : arguments[slot.index].toListRef()) {
+        element.toTensor().unsafeGetTensorImpl()->bump_version();
+      }
+    }
+  }
+}
+
 // torch.jit.trace records a convolution by the _convolution inside it, which has to see the tensors
 // themselves: an alias would become a constant. And tensors on several devices are refused by the
 // kernel that it chooses for them.
@@ -304,10 +316,10 @@ void raise_as_on_the_card(const c10::Error& error) {
   TORCH_CHECK(text.find("argument #1 'per_sample_weights'; but type") == std::string::npos,
               "expected scalar type ", type_after("but type CPU", text), " but found ",
               type_after("does not equal CPU", text));
-  for (const char* found :
-       {"is out of bounds", "index out of range in self", "tried to access index",
-        "Expected idx >= 0 && idx < num_embeddings", "elements of input should be between 0 and 1",
-        "elements of target should be between 0 and 1"}) {
+  for (const char* found : {"is out of bounds", "index out of range in self", "target out of range",
+                            "tried to access index", "Expected idx >= 0 && idx < num_embeddings",
+                            "elements of input should be between 0 and 1",
+                            "elements of target should be between 0 and 1"}) {
     if (text.find(found) != std::string::npos) {
       throw_device_assert(text);
     }
@@ -346,6 +358,9 @@ void CommonKernel::operator()(const c10::OperatorHandle& op, DispatchKeySet keys
   }
   if (signature.writes) {
     own_written_bytes(signature, arguments);
+  }
+  if (signature.check == DeviceCheck::foreach && signature.writes) {
+    count_versions(signature, arguments);
   }
   Aliases aliases;
   const auto device = to_host(signature, devices, arguments, aliases);

@@ -61,6 +61,20 @@ bool says(const IValue& value, const std::string& expected) {
                             : false;
 }
 
+// "0", "0!4=sum" (unless argument 4 is "sum") or "0?4=sum" (if it is)
+WithoutKernel lack_of(const std::string& argument, bool sparse, const std::string& names,
+                      std::string text) {
+  const auto mark = argument.find_first_of("!?"), equals = argument.find('=');
+  const bool always = mark == std::string::npos;
+  return {std::stoi(argument),
+          always ? -1 : std::stoi(argument.substr(mark + 1)),
+          always ? "" : argument.substr(equals + 1),
+          !always && argument[mark] == '?',
+          sparse,
+          dtypes_in(names),
+          std::move(text)};
+}
+
 std::string rest_of(std::istringstream& fields) {
   std::string text;
   std::getline(fields >> std::ws, text);
@@ -76,6 +90,11 @@ const at::Tensor* tensor_in(const IValue& value) {
     return &value.toListRef()[0].toTensor();
   }
   return nullptr;
+}
+
+bool is_sparse_product(const IValue* factors) {
+  return factors[0].isTensor() && factors[1].isTensor() && factors[0].toTensor().is_sparse() &&
+         factors[1].toTensor().layout() == c10::kStrided && factors[0].toTensor()._nnz() > 0;
 }
 
 std::optional<ScalarType> promoted_type(const IValue* arguments, size_t count) {
@@ -110,13 +129,20 @@ bool applies(const Alert& alert, const IValue* arguments) {
 const WithoutKernel* Refusals::missing(const IValue* arguments, size_t count,
                                        ScalarType& type) const {
   for (const auto& lack : without_kernel) {
+    if (lack.choice >= 0 && says(arguments[lack.choice], lack.chosen) != lack.lacks_chosen) {
+      continue;
+    }
+    if (lack.sparse && !is_sparse_product(arguments + lack.argument)) {
+      continue;
+    }
     if (lack.argument == WithoutKernel::promoted) {
       const auto found = promoted_type(arguments, count);
       if (found && lack.dtypes.has(*found)) {
         type = *found;
         return &lack;
       }
-    } else if (const auto* tensor = tensor_in(arguments[lack.argument]);
+    } else if (const auto* tensor = lack.sparse ? &arguments[lack.argument].toTensor()
+                                                : tensor_in(arguments[lack.argument]);
                tensor != nullptr && lack.dtypes.has(tensor->scalar_type())) {
       type = tensor->scalar_type();
       return &lack;
@@ -138,10 +164,11 @@ bool read_refusal(const std::string& line) {
   std::string kind, op, names;
   fields >> kind >> op;
   op = "aten::" + op;
-  if (kind == "no-kernel") {
-    int argument = 0;
+  if (kind == "no-kernel" || kind == "no-sparse-kernel") {
+    std::string argument;
     fields >> argument >> names;
-    known_refusals()[op].without_kernel.push_back({argument, dtypes_in(names), rest_of(fields)});
+    known_refusals()[op].without_kernel.push_back(
+        lack_of(argument, kind != "no-kernel", names, rest_of(fields)));
   } else if (kind == "alert") {
     fields >> names;
     known_refusals()[op].alerts.push_back(alert_when(names, rest_of(fields)));

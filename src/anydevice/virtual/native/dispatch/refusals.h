@@ -38,6 +38,10 @@ struct WithoutKernel {
   static constexpr int promoted = -1;
 
   int argument;
+  int choice;  // another argument, whose value decides; -1: none does
+  std::string chosen;
+  bool lacks_chosen;  // there is none for this value, or only for it
+  bool sparse;        // a sparse tensor's product with a dense one
   Dtypes dtypes;
   std::string text;  // PyTorch's, with % for the dtype; or one word, the name of the kernel
 };

@@ -238,9 +238,38 @@ void check_without_scalars(const Signature& signature, const c10::IValue* argume
   });
 }
 
+bool is_one_kernel(const std::vector<at::Tensor>& tensors, const at::Tensor& other) {
+  return std::all_of(tensors.begin(), tensors.end(), [&](const at::Tensor& tensor) {
+    return tensor.device() == tensors[0].device() && tensor.scalar_type() == other.scalar_type();
+  });
+}
+
+// One kernel for the list wants the factor in its memory; else there is an op for each tensor.
+void check_factor(const Signature& signature, const std::vector<at::Tensor>& tensors,
+                  const at::Tensor& other) {
+  if (other.is_cpu() && !signature.op.starts_with("aten::_foreach_add")) {
+    return;  // it is read
+  }
+  TORCH_CHECK(
+      !is_one_kernel(tensors, other) || other.dim() > 0 || other.device() == tensors[0].device(),
+      "scalar tensor ", signature.writes ? "is " : "", "expected to be on ", tensors[0].device(),
+      " but is on ", other.device());
+  for (const auto& tensor : tensors) {
+    if (tensor.device() != other.device() && !other.is_cpu()) {
+      refuse_two_devices(tensor.device(), other.device());
+    }
+  }
+}
+
 void check_foreach(const Signature& signature, const c10::IValue* arguments) {
+  if (signature.op == "aten::_foreach_copy_") {
+    return;  // copies go anywhere
+  }
   const auto first = arguments[signature.slots.front().index].toTensorVector();
   for (const auto& slot : signature.slots) {
+    if (slot.kind == Kind::tensor && slot.name == "other" && !first.empty()) {
+      check_factor(signature, first, arguments[slot.index].toTensor());
+    }
     if (slot.kind != Kind::tensors) {
       continue;
     }

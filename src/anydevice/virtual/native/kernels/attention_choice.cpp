@@ -1,5 +1,6 @@
 // Which kernel scaled_dot_product_attention takes on this card: cuDNN's, flash, memory-efficient or
 // plain mathematics, by PyTorch's own rules for types, shapes and compute capability.
+#include "machine.h"
 #include "on_host.h"
 
 #include <ATen/native/transformers/attention.h>
@@ -192,21 +193,6 @@ bool can_use_cudnn(const Params& params, bool debug) {
 
 // ---- the choice ----
 
-// Hopper and data-centre Blackwell try cuDNN first. Set with the machine; the user may set another.
-void set_order() {
-  const auto sm = machine.gpu[0].capability;
-  const bool prefer_cudnn = (sm == 90 || sm == 100 || sm == 103) &&
-                            c10::utils::check_env("TORCH_CUDNN_SDPA_DEPRIORITIZED") != true;
-  std::vector<SDPBackend> order = {SDPBackend::flash_attention, SDPBackend::efficient_attention,
-                                   SDPBackend::math};
-  order.insert(prefer_cudnn ? order.begin() : order.end(), SDPBackend::cudnn_attention);
-  std::vector<int64_t> numbers;
-  for (const auto backend : order) {
-    numbers.push_back(static_cast<int64_t>(backend));
-  }
-  at::globalContext().setSDPPriorityOrder(numbers);
-}
-
 // Where a card falls back to plain mathematics, the CPU may still have a fused kernel.
 bool cpu_would_fuse(const Params& params) {
   auto without_mask = params;
@@ -229,14 +215,14 @@ SDPBackend mathematics(const Params& params) {
   return fused ? SDPBackend::efficient_attention : SDPBackend::math;
 }
 
-bool can_use(SDPBackend backend, const Params& params) {
+bool can_use(SDPBackend backend, const Params& params, bool debug = false) {
   switch (backend) {
     case SDPBackend::cudnn_attention:
-      return can_use_cudnn(params, false);
+      return can_use_cudnn(params, debug);
     case SDPBackend::flash_attention:
-      return can_use_flash(params, false);
+      return can_use_flash(params, debug);
     case SDPBackend::efficient_attention:
-      return can_use_efficient(params, false);
+      return can_use_efficient(params, debug);
     default:
       return backend == SDPBackend::math && at::globalContext().userEnabledMathSDP();
   }
@@ -273,11 +259,40 @@ int64_t choose(const Tensor& query, const Tensor& key, const Tensor& value, cons
   TORCH_CHECK(false, "No available kernel. Aborting execution.");
 }
 
+// What torch.backends.cuda.can_use_…_attention() asks.
+bool can_use_attention(int64_t backend, const Tensor& query, const Tensor& key, const Tensor& value,
+                       const MaybeTensor& mask, double dropout, bool causal, bool enable_gqa,
+                       bool debug) {
+  const Params params{query, key, value, mask, dropout, causal, enable_gqa};
+  return can_use(static_cast<SDPBackend>(backend), params, debug);
+}
+
+TORCH_LIBRARY_FRAGMENT(anydevice, m) {
+  m.def(
+      "can_use_attention(int backend, Tensor query, Tensor key, Tensor value, Tensor? mask, "
+      "float dropout, bool causal, bool enable_gqa, bool debug) -> bool",
+      &can_use_attention);
+}
+
 }  // namespace
+
+// Hopper and data-centre Blackwell try cuDNN first. Set with the machine; the user may set another.
+void set_attention_order() {
+  const auto sm = machine.gpu[0].capability;
+  const bool prefer_cudnn = (sm == 90 || sm == 100 || sm == 103) &&
+                            c10::utils::check_env("TORCH_CUDNN_SDPA_DEPRIORITIZED") != true;
+  std::vector<SDPBackend> order = {SDPBackend::flash_attention, SDPBackend::efficient_attention,
+                                   SDPBackend::math};
+  order.insert(prefer_cudnn ? order.begin() : order.end(), SDPBackend::cudnn_attention);
+  std::vector<int64_t> numbers;
+  for (const auto backend : order) {
+    numbers.push_back(static_cast<int64_t>(backend));
+  }
+  at::globalContext().setSDPPriorityOrder(numbers);
+}
 
 ANYDEVICE_IMPL(aten, CUDA, m) {
   m.impl("_fused_sdp_choice", &choose);
-  set_order();
   at::native::_fused_sdp_choice_stub.set_cuda_dispatch_ptr(&choose);
 }
 

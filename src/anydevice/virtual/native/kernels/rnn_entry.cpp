@@ -1,5 +1,6 @@
 // The way from torch.lstm, gru, rnn_tanh and rnn_relu to _cudnn_rnn: the stubs that PyTorch calls
 // when cuDNN accepts the input, which otherwise live in its CUDA library.
+#include "machine.h"
 #include "rnn.h"
 
 #include <ATen/native/RNN.h>
@@ -113,9 +114,10 @@ void packed_lstm(Tensor& output, Tensor& hy, Tensor& cy, const Tensor& input,
 
 }  // namespace
 
+void forget_dropout_states() { dropout_states().of.fill(Tensor()); }
+
 ANYDEVICE_IMPL(aten, CUDA, m) {
   static_cast<void>(m);  // stubs, not ops: only the moment is the same
-  dropout_states().of.fill(Tensor());
   at::native::lstm_cudnn_stub.set_cuda_dispatch_ptr(&lstm);
   at::native::gru_cudnn_stub.set_cuda_dispatch_ptr(&rnn<rnn_gru>);
   at::native::rnn_tanh_cudnn_stub.set_cuda_dispatch_ptr(&rnn<rnn_tanh>);

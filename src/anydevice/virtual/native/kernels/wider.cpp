@@ -4,6 +4,7 @@
 
 #include "kernel.h"
 
+#include <algorithm>
 #include <string_view>
 
 namespace anydevice::kernels {
@@ -17,8 +18,16 @@ ScalarType wider(ScalarType type) {
                                                     : type;
 }
 
+// The type to compute in. Truth values are numbers where the first tensor holds such.
+ScalarType wide_enough(ScalarType type, std::optional<ScalarType> first) {
+  return type == at::kBool && first == at::kBool ? at::kInt : wider(type);
+}
+
 // What a wide result is rounded to: the narrow type among the arguments.
 ScalarType narrower(ScalarType result, ScalarType narrow) {
+  if (narrow == at::kBool) {
+    return result == at::kInt ? at::kBool : result;
+  }
   const auto real = narrow == at::kBFloat16 ? at::kBFloat16 : at::kHalf;
   return result == at::kFloat ? real : result == at::kComplexFloat ? at::kComplexHalf : result;
 }
@@ -68,15 +77,16 @@ bool is_slow(Slow slow, const c10::IValue* arguments, size_t count) {
 void call_wide(const c10::OperatorHandle& op, Stack* stack) {
   const auto& schema = op.schema();
   std::vector<Widened> copies;
-  std::optional<ScalarType> narrow;
+  std::optional<ScalarType> narrow, first;
   auto* arguments = stack->data() + stack->size() - schema.arguments().size();
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
     if (arguments[i].isTensor() && arguments[i].toTensor().defined()) {
       const auto original = arguments[i].toTensor();
       const auto type = original.scalar_type();
-      if (wider(type) != type) {
+      first = first.value_or(type);
+      if (const auto wide = wide_enough(type, first); wide != type) {
         narrow = narrow.value_or(type);
-        copies.push_back({original, original.to(wider(type))});
+        copies.push_back({original, original.to(wide)});
         arguments[i] = copies.back().wide;
       }
     }
@@ -161,12 +171,72 @@ Tensor& sum_of_numbers_out(const Tensor& self, at::OptionalIntArrayRef dims, boo
   return write(out, sum_of_numbers(self, dims, keepdim, type));
 }
 
-Tensor absolute(const Tensor& self) {
+Tensor magnitude(const Tensor& self) {
   return self.scalar_type() == at::kBool ? self.clone() : at::abs(self);
 }
 
-Tensor& absolute_out(const Tensor& self, Tensor& out) {
+Tensor& magnitude_out(const Tensor& self, Tensor& out) {
   return self.scalar_type() == at::kBool ? write(out, self) : at::abs_out(out, self);
+}
+
+std::vector<Tensor> magnitudes(TensorList tensors) {
+  std::vector<Tensor> results(tensors.size());
+  std::transform(tensors.begin(), tensors.end(), results.begin(), &magnitude);
+  return results;
+}
+
+void magnitudes_in_place(TensorList tensors) {
+  for (const auto& tensor : tensors) {
+    if (tensor.scalar_type() != at::kBool) {
+      tensor.abs_();
+    }
+  }
+}
+
+Tensor& identity_out(int64_t rows, int64_t columns, Tensor& out) {
+  at::native::resize_output(out, {rows, columns});
+  out.zero_().diagonal().fill_(1);
+  return out;
+}
+
+// ---- whole numbers that are only moved ----
+
+Tensor as_fractions(const Tensor& whole) {
+  return whole.scalar_type() == at::kLong ? whole.contiguous().view(at::kDouble)
+                                          : whole.to(at::kDouble);
+}
+
+Tensor from_fractions(const Tensor& moved, ScalarType type) {
+  return type == at::kLong ? moved.view(at::kLong) : moved.to(type);
+}
+
+bool is_whole(const Tensor& tensor) {
+  return at::isIntegralType(tensor.scalar_type(), /*includeBool=*/false);
+}
+
+Tensor unpool2d(const Tensor& self, const Tensor& indices, IntArrayRef size) {
+  return is_whole(self) ? from_fractions(at::max_unpool2d(as_fractions(self), indices, size),
+                                         self.scalar_type())
+                        : at::max_unpool2d(self, indices, size);
+}
+
+Tensor& unpool2d_out(const Tensor& self, const Tensor& indices, IntArrayRef size, Tensor& out) {
+  return is_whole(self) ? write(out, unpool2d(self, indices, size))
+                        : at::max_unpool2d_out(out, self, indices, size);
+}
+
+Tensor unpool3d(const Tensor& self, const Tensor& indices, IntArrayRef size, IntArrayRef stride,
+                IntArrayRef padding) {
+  return is_whole(self)
+             ? from_fractions(at::max_unpool3d(as_fractions(self), indices, size, stride, padding),
+                              self.scalar_type())
+             : at::max_unpool3d(self, indices, size, stride, padding);
+}
+
+Tensor& unpool3d_out(const Tensor& self, const Tensor& indices, IntArrayRef size,
+                     IntArrayRef stride, IntArrayRef padding, Tensor& out) {
+  return is_whole(self) ? write(out, unpool3d(self, indices, size, stride, padding))
+                        : at::max_unpool3d_out(out, self, indices, size, stride, padding);
 }
 
 Tensor sum_of_diagonal(const Tensor& self) {
@@ -209,8 +279,15 @@ ANYDEVICE_IMPL(aten, CUDA, m) {
   m.impl("histc.out", composed<&histogram_out>());
   m.impl("nansum", composed<&sum_of_numbers>());
   m.impl("nansum.out", composed<&sum_of_numbers_out>());
-  m.impl("abs", composed<&absolute>());
-  m.impl("abs.out", composed<&absolute_out>());
+  m.impl("abs", composed<&magnitude>());
+  m.impl("abs.out", composed<&magnitude_out>());
+  m.impl("_foreach_abs", composed<&magnitudes>());
+  m.impl("_foreach_abs_", composed<&magnitudes_in_place>());
+  m.impl("eye.m_out", composed<&identity_out>());
+  m.impl("max_unpool2d", composed<&unpool2d>());
+  m.impl("max_unpool2d.out", composed<&unpool2d_out>());
+  m.impl("max_unpool3d", composed<&unpool3d>());
+  m.impl("max_unpool3d.out", composed<&unpool3d_out>());
   m.impl("trace", composed<&sum_of_diagonal>());
 }
 

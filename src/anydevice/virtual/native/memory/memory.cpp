@@ -9,6 +9,7 @@
 #include <c10/core/CPUAllocator.h>
 
 #include <array>
+#include <bit>
 #include <mutex>
 #include <sstream>
 #include <string>
@@ -30,6 +31,14 @@ CudaSettings& cuda_settings() {
   return *instance;
 }
 
+void check_register_threads(size_t count) {
+  constexpr size_t most = 128;
+  TORCH_CHECK_VALUE(std::has_single_bit(count),
+                    "Number of register threads has to be power of 2, got ", count);
+  TORCH_CHECK_VALUE(count <= most, "Number of register threads should be less than or equal to ",
+                    most, ", got ", count);
+}
+
 void read_cuda_settings(const std::string& text) {
   const c10::CachingAllocator::ConfigTokenizer tokens(text);
   for (size_t i = 0; i + 2 < tokens.size(); ++i) {
@@ -40,6 +49,11 @@ void read_cuda_settings(const std::string& text) {
       cuda_settings().memory_fraction = fraction;
     } else if (tokens[i] == "graph_capture_record_stream_reuse") {
       cuda_settings().graph_capture_record_stream_reuse = tokens.toBool(i + 2);
+    } else if (tokens[i] == "release_lock_on_cudamalloc" ||
+               tokens[i] == "pinned_use_cuda_host_register") {
+      tokens.toBool(i + 2);
+    } else if (tokens[i] == "pinned_num_register_threads") {
+      check_register_threads(tokens.toSizeT(i + 2));
     }
   }
 }

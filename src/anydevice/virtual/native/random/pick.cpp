@@ -140,6 +140,11 @@ void sample_rows(const Tensor& weights, Tensor& result, Philox start, int64_t ro
       sum += chances[i];
       sums[i] = static_cast<scalar_t>(sum);
     }
+    const bool negative = std::any_of(of_row, of_row + categories,
+                                      [](scalar_t chance) { return chance < scalar_t(0); });
+    if (samples > 0 && (negative || !(sum > 0))) {
+      throw_device_assert("a probability is negative, infinite or NaN, or all of them are zero");
+    }
     const auto counter = start.offset / 4 + row / rows_at_once;
     const int64_t first_thread = row % rows_at_once * row_threads;
     for (int64_t i = 0; i < samples; ++i) {

@@ -4,10 +4,23 @@
 
 #include <ATen/detail/CUDAHooksInterface.h>
 
+#include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstring>
 
 namespace anydevice {
 namespace {
+
+// Of cuFFT, for each GPU.
+std::array<std::atomic<int64_t>, max_gpus>& most_plans() {
+  static auto* sizes = [] {
+    auto* made = new std::array<std::atomic<int64_t>, max_gpus>();
+    std::fill(made->begin(), made->end(), 4096);
+    return made;
+  }();
+  return *sizes;
+}
 
 // No data members: only then can its vtable serve the object that is already there.
 struct Hooks final : at::CUDAHooksInterface {
@@ -71,9 +84,14 @@ struct Hooks final : at::CUDAHooksInterface {
   c10::Allocator* getPinnedMemoryAllocator() const override { return pinned_allocator(); }
   c10::Allocator* getCUDADeviceAllocator() const override { return allocator(); }
 
-  // cuFFT's plans are made anew each time.
-  int64_t cuFFTGetPlanCacheMaxSize(DeviceIndex) const override { return 4096; }
-  void cuFFTSetPlanCacheMaxSize(DeviceIndex, int64_t) const override {}
+  // cuFFT's plans are made anew each time; how many may be kept is remembered.
+  int64_t cuFFTGetPlanCacheMaxSize(DeviceIndex device) const override {
+    return most_plans()[device];
+  }
+  void cuFFTSetPlanCacheMaxSize(DeviceIndex device, int64_t size) const override {
+    TORCH_CHECK(size >= 0, "cuFFT plan cache size must be non-negative, but got ", size);
+    most_plans()[device] = size;
+  }
   int64_t cuFFTGetPlanCacheSize(DeviceIndex) const override { return 0; }
   void cuFFTClearPlanCache(DeviceIndex) const override {}
 };
