@@ -150,7 +150,8 @@ def chance(running: Running, choices: Choices) -> None:
     elif name == "rand_like":
         running.apply(name, torch.rand_like, value, **where)
     elif name == "dropout":
-        running.apply(name, F.dropout, value, choices.among([0.5, 0.1]), **where)
+        dropped = lambda t, odds: F.dropout(t.detach(), odds)  # noqa: E731 (gradients are as random)
+        running.apply(name, dropped, value, choices.among([0.5, 0.1]), **where)
     elif name in ("bernoulli", "multinomial"):
         odds = running.new(choices, [4], torch.float32, value.device, low=0, high=1)
         args = [odds] if name == "bernoulli" else [odds, 2]
