@@ -60,3 +60,14 @@ def test_tensor_parallel_blocks_have_their_collectives_in_the_graph() -> None:
     assert graphs(run) == 2
     assert exchanged(run)["all_reduce"] >= 4
     assert any("silu" in name for name in kernels)
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp", "tp"])
+def test_what_compiling_a_rank_changes_is_shown(kind: str) -> None:
+    answer = plan(Launched((SHARDED, kind, "not"), 1, 2, "torchrun"), "h100", compile=True)
+    compiling = answer.verdicts[0].compiling
+    assert compiling
+    assert not compiling.itself
+    assert compiling.traced.graphs
+    assert compiling.speedup
+    assert compiling.speedup > 1
