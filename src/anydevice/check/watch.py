@@ -148,8 +148,8 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
 
     @property
     def _looks_away(self) -> bool:
-        """Whether it draws a graph, or is in a long evaluation, of which enough was seen."""
-        return self._draws or (self._evaluated > SEEN and bool(self.steps.optimizers))
+        """Whether a long evaluation is under way, of which enough was seen."""
+        return self._evaluated > SEEN and bool(self.steps.optimizers)
 
     def _drawing(self, plain: Callable[..., Any]) -> Callable[..., Any]:
         """For torch.jit.trace: what runs there is no step, and no evaluation."""

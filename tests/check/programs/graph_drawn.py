@@ -6,7 +6,7 @@ model = nn.Sequential(nn.Linear(64, 256), nn.BatchNorm1d(256), nn.ReLU(), nn.Lin
 x = torch.randn(256, 64, device=device)
 y = torch.randint(0, 8, (256,), device=device)
 model.eval()
-print(torch.jit.trace(model, x).graph, model[0].weight[0])
+print(torch.jit.trace(model, x[:1]).graph, model[0].weight[0])
 model.train()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
 for step in range(100):
