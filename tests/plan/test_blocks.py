@@ -197,3 +197,34 @@ def test_attention_takes_the_kernel_of_the_card_and_the_dtype() -> None:
 def test_dropout_keeps_a_mask_of_a_byte_for_each_number() -> None:
     run = run_of(lambda: nn.Sequential(nn.Linear(100, 1000), nn.Dropout()), (64, 100))
     assert totals(run, "activations")["1"] == 64 * 1000 * (4 + 1)
+
+
+@pytest.mark.parametrize(
+    ("loss", "kept", "more"),
+    [
+        (F.mse_loss, 1 << 20, 1 << 20),
+        (F.smooth_l1_loss, 1 << 20, 1 << 20),
+        (F.binary_cross_entropy, 1 << 20, 512),
+        (F.huber_loss, 0, 0),
+    ],
+)
+def test_losses_that_cuda_computes_for_each_element_keep_the_elements(
+    loss: Callable[..., torch.Tensor], kept: int, more: int
+) -> None:
+    def run() -> tuple[int, int]:
+        taken = []
+
+        def compute() -> None:
+            x, y = torch.rand(2, 1 << 18, device="cuda")
+            before = torch.cuda.memory_allocated()
+            torch.cuda.reset_peak_memory_stats()
+            value = loss(x, y)
+            assert value.shape == ()
+            taken.append(torch.cuda.memory_allocated() - before)
+            taken.append(torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated())
+
+        hollow_run(compute, "t4")
+        return taken[0], taken[1]
+
+    left, during = isolated(run)
+    assert (left, during) == (kept or 512, more)

@@ -8,6 +8,7 @@ import sys
 from collections import deque
 from dataclasses import dataclass
 from functools import cache, cached_property
+from pathlib import Path
 from types import CodeType, FrameType
 
 # Note [A branch on an unknown value]
@@ -23,6 +24,10 @@ from types import CodeType, FrameType
 #
 # `if` skips its body in all of these, which is not always where zero would lead.
 #
+# PyTorch's own optimizers branch, too: L-BFGS keeps a step only where the loss curves upwards, and
+# searches along a line until the slope is small. `USUAL` has what they find in a training that goes
+# well.
+#
 # A function may return `bool(x)`, as torch.distributions does since 2.15. Then the branch is that
 # of its caller.
 
@@ -31,6 +36,13 @@ REPORTS = {
     *("print", "write", "flush", "log", "debug", "info", "warning", "warn", "error", "exception"),
     *("append", "format", "item", "round", "float", "int", "str", "len", "min", "max", "abs"),
     *("set_description", "set_postfix", "add_scalar", "add_scalars", "update", "time"),
+}
+USUAL = {  # by file and line
+    "torch/optim/lbfgs.py": {
+        "if ys > 1e-10:": True,
+        "if abs(gtd_new) <= -c2 * gtd:": True,
+        "low_pos, high_pos = (0, 1) if bracket_f[0] <= bracket_f[-1] else (1, 0)": True,
+    }
 }
 PATIENCE = 100
 LEADS_ON = ("FOR_ITER", "RAISE", "RERAISE", "RETURN_")
@@ -59,6 +71,13 @@ class Branch:
         """The truth for which a check passes; None if this is no check."""
         jump, on = _fails(self.code, self.target), _fails(self.code, self.at + 1)
         return None if jump == on else self.jumps_if != jump
+
+    @property
+    def usual(self) -> bool | None:
+        """What PyTorch's own code finds here; None if that is not known."""
+        line = linecache.getline(self.code.co_filename, _lines(self.code)[self.at])
+        file = "/".join(Path(self.code.co_filename).parts[-3:])
+        return USUAL.get(file, {}).get(line.partition("  #")[0].strip())
 
     @cached_property
     def loops(self) -> bool | None:

@@ -146,6 +146,8 @@ class Branches:
         if branch is None:
             return zero
         own = is_own(frame.f_code.co_filename)
+        if not own and (usual := branch.usual) is not None:
+            return usual
         line = line_text(frame.f_code.co_filename, frame.f_lineno)
         if branch.check is not None:
             if own:
@@ -226,6 +228,8 @@ def reads_answered(branches: Branches, known: KnownValues) -> Iterator[None]:
         for name in OF_MATH:
             stack.enter_context(patch.object(math, name, _of_unknown(getattr(math, name))))
         stack.enter_context(patch.object(TensorLikePair, "_compare_values", _taken_as_close))
+        lbfgs = sys.modules["torch.optim.lbfgs"]  # which compares losses that `float` gave it
+        stack.enter_context(patch.object(lbfgs, "float", _unknown_float, create=True))
         _deciding.append(branches)
         stack.callback(_deciding.remove, branches)
         try:
@@ -249,6 +253,10 @@ _compare_values = TensorLikePair._compare_values
 
 def _each(nested: Any) -> Any:
     return [_each(part) for part in nested] if isinstance(nested, list) else unknown(nested)
+
+
+def _unknown_float(number: Any) -> UnknownFloat:
+    return UnknownFloat(float(number))
 
 
 def _of_unknown(function: Callable[..., Any]) -> Any:

@@ -67,7 +67,8 @@ from anydevice.virtual.events import Event, listening
 StorageWeakRef: Any = reductions.StorageWeakRef
 FAKE = torch._C._TorchDispatchModeKey.FAKE
 SENDS = (torch.ops.c10d.send.default, torch.ops.c10d.recv_.default)
-LOOKED_AT = {packet.__name__ for packet in (*workspaces.PRODUCTS, *workspaces.GROUPS, *KERNELS)}
+MORE = (workspaces.PRODUCTS, workspaces.GROUPS, workspaces.KEEP_ELEMENTS, KERNELS)
+LOOKED_AT = {packet.__name__ for packets in MORE for packet in packets}
 DATA_PARALLEL = "torch.nn.parallel.data_parallel"  # whose name is a function's in torch.nn.parallel
 
 
@@ -182,20 +183,25 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._backwards.setdefault(run, self.ledger.events)
             self.backward = True
         by_hand = not (self.pipelined and self.steps.optimizers)  # whose stages receive into leaves
-        if not self.steps.marks[STEP] and by_hand and run == -1:
+        outside = run == -1 and not self._in_optimizer
+        if not self.steps.marks[STEP] and by_hand and outside:
             self._look_for_updates(call, args, kwargs, inputs)
         result = self._run(call, args, kwargs, inputs)
         if call.name in LOOKED_AT:
-            self._take_workspace(call.packet, args, result)
+            return self._as_on_cuda(call.packet, args, result)
         return result
 
-    def _take_workspace(self, packet: Any, args: tuple[Any, ...], result: Any) -> None:
+    def _as_on_cuda(self, packet: Any, args: tuple[Any, ...], result: Any) -> Any:
+        """The result, once all memory is taken that CUDA and its libraries take for it."""
         if packet in workspaces.PRODUCTS:
             self._take_cublas(result)
         elif packet in workspaces.GROUPS:
             self._take_cudnn(packet, args, result)
+        elif packet in workspaces.KEEP_ELEMENTS:
+            return workspaces.loss_as_on_cuda(packet, args, result)
         else:
             self.attention.see(packet)
+        return result
 
     def _run(
         self, op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[Tensor]
@@ -276,11 +282,11 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _birth(self) -> tuple[str, str]:
         if self._workspace:
             return blocks.WORKSPACE, ""
-        if self._in_optimizer:
-            return blocks.TEMPORARY, ""
         path = self._path[-1] if self._path else ""
         if in_backward() and not path:
             return blocks.BACKWARD, self._owner_of_node()
+        if self._in_optimizer and not path:  # it may call a closure, which calls a network
+            return blocks.TEMPORARY, ""
         inside = bool(path) or self._reads_gpu
         return (blocks.ACTIVATIONS if inside else blocks.INPUTS), path
 
@@ -396,7 +402,8 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """A backward pass is done."""
         self.steps.mark(BACKWARD)
         self.record()
-        if not self.pipelined and (passes := self.steps.accumulates):
+        alike = not self.pipelined and not self._in_optimizer  # which may call a closure
+        if alike and (passes := self.steps.accumulates):
             self.repeats = passes
             raise Enough
         self.end_if_enough()

@@ -32,6 +32,23 @@ GROUPS = {
     aten.convolution_backward: 9,
 }  # position of the argument
 
+# Note [Losses that keep their elements]
+# PyTorch makes the result of these losses as large as their inputs, and then resizes it to a single
+# number: the memory stays taken as long as the loss is alive. The first two compute the elements in
+# one more tensor. PyTorch's meta functions, which tell a hollow GPU its shapes, know nothing of it.
+KEEP_ELEMENTS = {aten.mse_loss: 2, aten.smooth_l1_loss: 2, aten.binary_cross_entropy: 1}
+
+
+def loss_as_on_cuda(op: Any, arguments: tuple[Any, ...], result: Tensor) -> Tensor:
+    """The result of such a loss, with the memory behind it."""
+    if not result.is_cuda or result.dim():
+        return result
+    shape = torch.broadcast_shapes(arguments[0].shape, arguments[1].shape)
+    result.resize_(shape)
+    if KEEP_ELEMENTS[op] > 1:
+        result.new_empty(shape)
+    return result.resize_(())
+
 
 def cublas_bytes(card: Card) -> int:
     """One cuBLAS workspace of PyTorch's size: 8.125 MiB, from Hopper on 32 MiB."""
