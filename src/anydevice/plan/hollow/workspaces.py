@@ -43,7 +43,7 @@ def loss_as_on_cuda(op: Any, arguments: tuple[Any, ...], result: Tensor) -> Tens
     """The result of such a loss, with the memory behind it."""
     if not result.is_cuda or result.dim():
         return result
-    shape = torch.broadcast_shapes(arguments[0].shape, arguments[1].shape)
+    shape = torch.broadcast_shapes(*(t.shape for t in arguments[:2]))  # type: ignore[no-untyped-call]
     result.resize_(shape)
     if KEEP_ELEMENTS[op] > 1:
         result.new_empty(shape)
