@@ -35,7 +35,7 @@ GROUPS = {
 # Note [Losses that keep their elements]
 # PyTorch makes the result of these losses as large as their inputs, and then resizes it to a single
 # number: the memory stays taken as long as the loss is alive. The first two compute the elements in
-# one more tensor. PyTorch's meta functions, which tell a hollow GPU its shapes, know nothing of it.
+# one more tensor. A hollow GPU has its shapes from meta functions, which know nothing of it.
 KEEP_ELEMENTS = {aten.mse_loss: 2, aten.smooth_l1_loss: 2, aten.binary_cross_entropy: 1}
 
 
