@@ -20,6 +20,12 @@ PAGES = Path(__file__).parents[2] / "docs" / "check"
 QUICK = ("clipped_scaled", "dropped_move", "item_each_step", "losses_kept")
 
 
+@pytest.fixture(autouse=True)
+def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The change may be torch.compile."""
+    monkeypatch.delenv("ANYDEVICE_COMPILE", raising=False)
+
+
 def report_of(program: str, folder: Path, how: str = "") -> Report:
     """What is found in a program."""
     file = folder / "train.py"
@@ -72,10 +78,7 @@ PRICED = (
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", PRICED)
-def test_what_a_finding_costs_is_what_the_changed_program_saves(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("ANYDEVICE_COMPILE", raising=False)  # the change may be torch.compile
+def test_what_a_finding_costs_is_what_the_changed_program_saves(name: str, tmp_path: Path) -> None:
     both = pair(name)
     bad, good = (report_of(text, tmp_path, both.how) for text in (both.bad, both.good))
     all_found = (*bad.findings, *bad.small, *bad.hints)
