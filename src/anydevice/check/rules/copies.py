@@ -15,7 +15,7 @@ from anydevice.check.finding import (
     replacing,
     without,
 )
-from anydevice.check.tape import FACTORIES
+from anydevice.check.tape import FACTORIES, MAKERS
 from anydevice.check.trace import Seen, Trace
 from anydevice.plan.time.work import HostTime, Op
 from anydevice.text import size_text
@@ -115,12 +115,14 @@ class MadeOnHost(Rule):
         for line in recurring(trace, is_made):
             if not any(map(line.is_new, line.seen)):
                 continue
-            made = min(one.source.made_by for one in line.seen if one.source)
+            sources = [one.source for one in line.seen if one.source]
+            made = sorted({f"torch.{one.made_by}" for one in sources if one.made_by in FACTORIES})
             size = sum(one.sent.bytes for one in line.seen if one.sent)
             yield self.of_line(
                 line,
-                f"{size_text(size)} are made on the host by torch.{made}, then sent to the GPU.",
-                f"torch.{made}(…, device=device)",
+                f"{size_text(size)} are made on the host by {' and '.join(made)}, then sent to "
+                "the GPU.",
+                " and ".join(f"{name}(…, device=device)" for name in made),
                 _made_there(line),
             )
 
@@ -130,8 +132,13 @@ def _is_made(one: Seen) -> bool:
 
 
 def _made_there(line: Recurring) -> Change:
-    """A kernel that writes it in place of the copy, and of the host's work on the same line."""
+    """A kernel that writes it in place of the copy, and of the host's work to make it."""
     here = at(line, lambda one: True)
+    made_on = {one.source.made_on for one in line.seen if one.source and _is_made(one)}
+
+    def is_making(one: Seen) -> bool:
+        there = here(one) or (one.site.own in made_on and one.op in MAKERS)
+        return there and isinstance(one.entry, HostTime) and one.phase != "data"
 
     def change(step: list[Seen]) -> Iterator[Seen]:
         for one in step:
@@ -139,7 +146,7 @@ def _made_there(line: Recurring) -> Change:
                 sent = one.sent
                 made = Op("fill_", sent.destination, sent.stream, "", (), sent.bytes, 1, False, 0)
                 yield replace(one, entry=made)
-            elif not (here(one) and isinstance(one.entry, HostTime) and one.phase != "data"):
+            elif not is_making(one):
                 yield one
 
     return change
