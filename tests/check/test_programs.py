@@ -101,3 +101,41 @@ def test_what_a_finding_takes_is_what_the_changed_program_frees(name: str, tmp_p
         if text == both.bad:
             (size,) = taken
     assert size == pytest.approx(peaks[0] - peaks[1], rel=0.1)
+
+
+HIDDEN = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+
+class Slow(Dataset):
+    def __len__(self):
+        return 1024
+
+    def __getitem__(self, index):
+        image = torch.randn(3, 64, 64)
+        for _ in range(40):
+            image = image.sin()
+        return image, index % 10
+
+
+model = nn.Sequential(nn.Conv2d(3, 64, 3), nn.ReLU(), nn.Conv2d(64, 64, 3), nn.AdaptiveAvgPool2d(1),
+                      nn.Flatten(), nn.Linear(64, 10)).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in DataLoader(Slow(), 64, pin_memory=True):
+    x, y = x.to("cuda", non_blocking=True), y.to("cuda", non_blocking=True)
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.long
+def test_what_is_hidden_behind_another_mistake_is_found_too(tmp_path: Path) -> None:
+    report = report_of(HIDDEN, tmp_path)
+    by_rule = {finding.rule: finding for finding in report.findings}
+    assert set(by_rule) == {"waits-for-data", "no-autocast"}
+    autocast = by_rule["no-autocast"]
+    assert autocast.seconds["t4"] < 1e-3 < autocast.together["t4"]
+    assert report.fixed["t4"] < report.step["t4"] / 2

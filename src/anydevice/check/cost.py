@@ -12,6 +12,7 @@ from anydevice.plan.time.predict import Simulation
 from anydevice.plan.time.rates import Rates
 from anydevice.plan.time.work import HostTime, Work
 
+NOTHING = 1e-8  # seconds: sums of other orders differ in their last digits
 Beside = dict[tuple[str, int], tuple[float, int]]  # by line: seconds for a batch, and workers
 
 
@@ -29,6 +30,10 @@ def seconds(work: Sequence[Seen], card: Card, gpus: int = 1, beside: Beside | No
 def is_fetched(one: Seen) -> bool:
     """Whether it is the fetch of a batch."""
     return isinstance(one.entry, HostTime) and one.entry.name == "data"
+
+
+def _cost(now: float, fixed: float) -> float:
+    return now - fixed if abs(now - fixed) > NOTHING else 0.0
 
 
 class Prices:
@@ -53,7 +58,7 @@ class Prices:
                 continue
             changed = list(finding.change(self.trace.work(span)))
             finding.seconds = {
-                card.kind: (self._of(span, card) - self._seconds(changed, card)) * finding.steps
+                card.kind: _cost(self._of(span, card), self._seconds(changed, card)) * finding.steps
                 for card in self.cards
             }
 
@@ -63,29 +68,38 @@ class Prices:
         if usual is None:
             return
         for finding in findings:
-            if finding.change is None or finding.per != "step" or finding.steps < 1:
+            if not finding.of_each_step:
                 continue
             others = [other for other in findings if other is not finding]
             left = self.fixed(others)
-            finding.together = {gpu: left[gpu] - fixed[gpu] for gpu in left}
+            finding.together = {gpu: _cost(left[gpu], fixed[gpu]) for gpu in left}
 
     def fixed(self, findings: Iterable[Finding]) -> dict[str, float]:
         """Seconds of the usual step after all of its findings are fixed.
 
-        What would make the step slower on a card is left as it is there.
+        What makes the step slower on a card, even after all others, is left as it is there.
         """
         usual = self.trace.usual
         if usual is None:
             return {}
         fixable = [f for f in findings if f.change is not None and f.per != "evaluation batch"]
-        times = {}
-        for card in self.cards:
-            work = self.trace.work(usual)
-            for finding in fixable:
-                if finding.change is not None and finding.seconds.get(card.kind, 0.0) >= 0:
-                    work = list(finding.change(work))
-            times[card.kind] = self._seconds(work, card)
-        return times
+        return {
+            card.kind: self._fixed_on(card, self.trace.work(usual), fixable) for card in self.cards
+        }
+
+    def _fixed_on(self, card: Card, work: list[Seen], findings: Iterable[Finding]) -> float:
+        doubtful = []
+        for finding in findings:
+            if finding.seconds.get(card.kind, 0.0) < 0:
+                doubtful.append(finding)
+            elif finding.change is not None:
+                work = list(finding.change(work))
+        time = self._seconds(work, card)
+        for finding in doubtful:
+            changed = work if finding.change is None else list(finding.change(work))
+            if (quicker := self._seconds(changed, card)) < time:
+                work, time = changed, quicker
+        return time
 
     def _seconds(self, work: Sequence[Seen], card: Card) -> float:
         return seconds(work, card, self.gpus, self._beside)

@@ -56,6 +56,11 @@ class Finding:
     change: Change | None = field(default=None, repr=False)
     span: Span | None = field(default=None, repr=False)
 
+    @property
+    def of_each_step(self) -> bool:
+        """Whether it is a mistake of every step, which a change of the step mends."""
+        return self.change is not None and self.per == "step" and self.steps >= 1
+
     def share(self, step: dict[str, float]) -> float:
         """The largest share of a step that it costs on any of the cards."""
         costs = ((cost, step.get(gpu, 0.0)) for gpu, cost in self.seconds.items())

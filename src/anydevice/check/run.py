@@ -185,7 +185,7 @@ def examined(trace: Trace, kinds: Sequence[str], gpus: int = 1) -> Checked:
     found = [finding for rule in RULES for finding in rule.find(trace)]
     prices = Prices(trace, [card(kind) for kind in kinds], gpus)
     prices.set(found)
-    found = [finding for finding in found if _is_worth_a_line(finding, prices.step)]
+    found = list(_worth_a_line(found, prices))
     mistakes = [finding for finding in found if not finding.hint]
     fixed = prices.fixed(mistakes)
     prices.set_together(mistakes, fixed)
@@ -215,8 +215,22 @@ def _slow_workers(trace: Trace, step: dict[str, float]) -> Iterator[str]:
             )
 
 
-def _is_worth_a_line(finding: Finding, step: dict[str, float]) -> bool:
-    """Whether it costs what its rule asks for on any of the cards."""
+def _worth_a_line(found: Sequence[Finding], prices: Prices) -> Iterator[Finding]:
+    """Those that cost what their rules ask for on any of the cards, now or once these are fixed."""
+    worth = {id(finding) for finding in found if _is_worth_it(finding, prices.step)}
+    mistakes = [finding for finding in found if id(finding) in worth and not finding.hint]
+    left = prices.fixed(mistakes)
+    for finding in found:
+        if id(finding) in worth:
+            yield finding
+        elif mistakes and not finding.hint and finding.of_each_step:
+            fixed = prices.fixed([*mistakes, finding])
+            saved = {gpu: left[gpu] - fixed[gpu] for gpu in left}
+            if _is_worth_it(replace(finding, seconds=saved), left):
+                yield finding
+
+
+def _is_worth_it(finding: Finding, step: dict[str, float]) -> bool:
     if not finding.seconds or finding.kind == "memory":
         return True
     costly = max(finding.seconds.values()) >= finding.least_seconds
