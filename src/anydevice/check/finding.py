@@ -58,7 +58,7 @@ class Finding:
 
     @property
     def of_each_step(self) -> bool:
-        """Whether it is a mistake of every step, which a change of the step mends."""
+        """Whether it is a mistake of every step, which a change of the step fixes."""
         return self.change is not None and self.per == "step" and self.steps >= 1
 
     def share(self, step: dict[str, float]) -> float:
