@@ -128,6 +128,15 @@ CHANGES: dict[str, tuple[str, Any]] = {
         "model.up, model.norm = torch.compile(model.up), torch.compile(model.norm)",
         lambda run: any("layer_norm" in op.name for op in written(run)),
     ),
+    "own backend": (
+        "own = lambda module, inputs: lambda *given: [x.relu() for x in module(*given)]\n"
+        "forward = torch.compile(model, backend=own)",
+        lambda run: any("relu" in op.name for op in kernels(run)) and not written(run),
+    ),
+    "cuda graphs alone": (
+        "forward = torch.compile(model, backend='cudagraphs')",
+        lambda run: {"replayed"} == {op.host for op in kernels(run) if "gelu" in op.name},
+    ),
     "function": (
         "forward = torch.compile(lambda x: model(x).square().mean())",
         lambda run: any("mean" in op.name for op in written(run)),

@@ -31,3 +31,10 @@ def test_cupy_is_refused_with_its_line_and_counts_as_not_there(
     assert find_spec("cupy")
     with pytest.raises(ImportError, match=r"^CuPy, as test_cuda_sources.py:\d+ imports it, needs"):
         import cupy  # noqa: F401
+
+
+def test_a_library_compiled_ahead_of_time_is_refused_for_a_gpu_alone() -> None:
+    layer, x = torch.nn.Linear(2, 2), torch.ones(1, 2)
+    graph = torch.fx.symbolic_trace(layer.cuda())
+    with pytest.raises(NotImplementedError, match=r"^AOTInductor: .*test_cuda_sources.py:.*Fix: "):
+        torch._inductor.aot_compile(graph, (x.cuda(),))

@@ -31,7 +31,7 @@ from anydevice.virtual.compiled.tracing import Traced, tracing
 #
 # Otherwise a compiled function is the function itself. What Inductor would fuse is unknown: memory
 # and time are those of the program without torch.compile, which is usually more, and the answer
-# says so.
+# says so. A backend of the program's own is called all the same: it generates no code for a card.
 #
 # `anydevice plan --compile` runs a program that does not compile once more: each module that it
 # calls itself, and that has parameters on a GPU, is called as torch.compile(module). A program that
@@ -135,10 +135,12 @@ class Compiled:
             return self._noted(model)  # what flex_attention runs without torch.compile
         if model is None:
             return lambda given: self._compile(given, **options)
-        if not self.used and self.what != EAGER:
+        generates = choice.is_inductors(choice.backend_of(options.get("backend")))
+        if generates and not self.used and self.what != EAGER:
             self.used, self.why_not = True, choice.why_not()
-        if not self.why_not and self.what != EAGER:
-            self._note_mode(options)
+        if self.what != EAGER and not (generates and self.why_not):
+            if generates:
+                self._note_mode(options)
             compiled = self._for_a_card(model, **options)
             if isinstance(compiled, OptimizedModule):
                 compiled.forward = self._unwatched(compiled.forward)
@@ -195,7 +197,9 @@ class Compiled:
         chosen = options.get("mode"), options.get("options")
         if hollow_inductor.wants_autotuning(*chosen) and AUTOTUNED not in self.notes:
             self.notes.append(AUTOTUNED)
-        if hollow_inductor.wants_cuda_graphs(*chosen) and CUDA_GRAPHS not in self.notes:
+        graphs = options.get("backend") == "cudagraphs"
+        graphs = graphs or hollow_inductor.wants_cuda_graphs(*chosen)
+        if graphs and CUDA_GRAPHS not in self.notes:
             self.notes.append(CUDA_GRAPHS)
 
     def _noted(self, function: Callable[..., Any]) -> Callable[..., Any]:

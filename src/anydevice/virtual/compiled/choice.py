@@ -3,14 +3,37 @@
 from __future__ import annotations
 
 import os
+import sys
 from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 from anydevice.virtual.compiled.names import MissingNameError, inductor_names
 from anydevice.virtual.machine import enabled
 
 CHOICE = "ANYDEVICE_COMPILE"  # "eager": as written
+INDUCTORS = ("inductor", "cudagraphs")  # backends of PyTorch that need a card
+OP_BY_OP = ("eager", "eager_noexcept", "aot_eager", "aot_eager_decomp_partition")  # that do not
 WITHOUT_TRITON = "Triton is not installed; pip install 'anydevice[compile]' brings it"
+
+
+def backend_of(given: Any) -> Any:
+    """The backend that torch.compile takes: what it is given, or its default."""
+    if given is not None:
+        return given
+    registry = sys.modules.get("torch._dynamo.backends.registry")
+    default = getattr(registry, "get_default_backend", None)
+    return default() if default else "inductor"
+
+
+def is_inductors(backend: Any) -> bool:
+    """Whether it is one of PyTorch's that generate code, or graphs, for a card."""
+    return isinstance(backend, str) and backend in INDUCTORS
+
+
+def is_op_by_op(backend: Any) -> bool:
+    """Whether it is one of PyTorch's that call the graph's ops one by one."""
+    return isinstance(backend, str) and backend in OP_BY_OP
 
 
 def why_not() -> str:

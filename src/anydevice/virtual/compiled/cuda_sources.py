@@ -1,4 +1,4 @@
-"""CUDA C++ of a program: it needs NVIDIA's compiler and a card; the error names its line."""
+"""What needs NVIDIA's compiler, or CUDA's libraries, and a card; the error names the line."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from functools import wraps
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from anydevice.frames import own_line
 
@@ -28,6 +29,27 @@ def attributes() -> Iterator[tuple[Any, str, Any]]:
     """What NVRTC would compile."""
     if compile_kernel := getattr(torch.cuda, "_compile_kernel", None):
         yield torch.cuda, "_compile_kernel", _refusing(compile_kernel, lambda given: True)
+
+
+def ahead_of_time() -> Iterator[tuple[Any, str, Any]]:
+    """What torch._inductor.aoti_compile_and_package and its kin call, for a GPU."""
+    import torch._inductor.compile_fx as module
+
+    compile_ahead = module.compile_fx_aot
+
+    @wraps(compile_ahead)
+    def compiled(model: Any, inputs: Any, *arguments: Any, **options: Any) -> Any:
+        tensors = (*model.parameters(), *model.buffers(), *tree_leaves(inputs))
+        if not any(isinstance(each, torch.Tensor) and each.is_cuda for each in tensors):
+            return compile_ahead(model, inputs, *arguments, **options)
+        line = own_line(sys._getframe(1)) or "the program"
+        raise NotImplementedError(
+            f"AOTInductor: a library for the GPU, as {line} asks for it, is linked with CUDA's "
+            "libraries and runs on a real GPU alone. Fix: torch.compile(model) where there is no "
+            "GPU, or export the model on the CPU."
+        )
+
+    yield module, "compile_fx_aot", compiled
 
 
 def simulate_numba() -> None:

@@ -46,6 +46,7 @@ def attributes() -> Iterator[tuple[Any, str, Any]]:
     yield names.CompiledGraph, "__call__", _entering(names.CompiledGraph.__call__)
     yield names.compiling, "compile_fx", configured(names.compile_fx, configuration())
     yield names.compiling, "cudagraphify", _replayed
+    yield names.trees, "cudagraphify_impl", _replayed  # for backend="cudagraphs"
     yield names.Folder, "__init__", _on_host(names.Folder.__init__)
     yield names.Folder, "_deduce_value", _on_host(names.deduced)
     yield from starting.keys(names)

@@ -44,6 +44,8 @@ INDUCTOR = {
     "compile_fx": "torch._inductor.compile_fx:compile_fx",
     "compile_inner": "torch._inductor.compile_fx:compile_fx_inner",
     "compiling": "torch._inductor.compile_fx:",
+    "trees": "torch._inductor.cudagraph_trees:",
+    "cudagraphify_impl": "torch._inductor.cudagraph_trees:cudagraphify_impl",
     "cudagraphify": "torch._inductor.compile_fx:cudagraphify",
     "config": "torch._inductor.config:",
     "AsyncCompile": "torch._inductor.async_compile:AsyncCompile",

@@ -52,6 +52,7 @@ DERIVED = (
     "torch.accelerator.graphs",
 )
 EXTENSIONS = "torch.utils.cpp_extension"
+AHEAD = "torch._inductor.compile_fx"
 MASKS = "torch.nn.attention.flex_attention"
 NAMES = (
     comm,
@@ -123,6 +124,7 @@ def show_attributes(gpu: Card, *, without_values: bool) -> None:
     _show("overrides", overrides.put_off)
     imported.wait("triton", partial(_show, "triton", _kernels))
     imported.wait(EXTENSIONS, partial(_show, "extensions", cuda_sources.extensions))
+    imported.wait(AHEAD, partial(_show, "ahead of time", cuda_sources.ahead_of_time))
     imported.prepare("numba", cuda_sources.simulate_numba)
     imported.refuse("cupy", cuda_sources.no_cupy)
     if without_values:

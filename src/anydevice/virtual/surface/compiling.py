@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from anydevice.notices import say_once
+from anydevice.virtual.compiled import choice
 
 
 def attributes() -> Iterator[tuple[Any, str, Any]]:
@@ -14,20 +15,18 @@ def attributes() -> Iterator[tuple[Any, str, Any]]:
     compile_for_gpu: Any = torch.compile
 
     @wraps(compile_for_gpu)
-    def compile(model: Any = None, *, backend: Any = "inductor", **options: Any) -> Any:
-        if backend == "inductor" and (reason := _why_not()):
+    def compile(model: Any = None, *, backend: Any = None, **options: Any) -> Any:
+        backend = choice.backend_of(backend)
+        if choice.is_op_by_op(backend):
+            return compile_for_gpu(model, backend=backend, **options)
+        reason = choice.why_not()  # asked for a program's own backend, too: it may call Inductor
+        if reason and choice.is_inductors(backend):
             say_once(f"torch.compile runs with backend='eager' on virtual GPUs: {reason}.")
             backend = "eager"
             options = {key: options[key] for key in ("fullgraph", "dynamic") if key in options}
         return compile_for_gpu(model, backend=backend, **options)
 
     yield torch, "compile", compile
-
-
-def _why_not() -> str:
-    from anydevice.virtual.compiled import choice
-
-    return choice.why_not()
 
 
 def ask_again() -> None:
