@@ -1,6 +1,7 @@
 """Hollow ops have the sizes, strides and dtypes that PyTorch's shape functions say."""
 
 from collections.abc import Iterator
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -49,9 +50,14 @@ def test_products_and_convolutions_lie_in_memory_as_inductor_asserts() -> None:
         bytes_, eighths = (torch.zeros(32, 32, device="cuda").to(t) for t in EIGHT)
         torch._int_mm(bytes_, bytes_.t())
         torch._scaled_mm(eighths, eighths.t(), one, one, out_dtype=torch.bfloat16)
-        images = torch.randn(2, 4, 8, 8, device="cuda", requires_grad=True)
-        layer = nn.Conv2d(4, 8, 3).cuda().to(memory_format=torch.channels_last)
-        layer(images).sum().backward()
+        images = torch.randn(2, 4, 8, 8, device="cuda").to(memory_format=torch.channels_last)
+        images.requires_grad_()
+        plain = nn.Conv2d(4, 8, 3).cuda()
+        layer = deepcopy(plain).to(memory_format=torch.channels_last)
+        for inputs, weights in ((images, layer), (images.contiguous(), layer), (images, plain)):
+            result = weights(inputs)
+            result.sum().backward(retain_graph=True)
+            result.backward(torch.ones_like(result))
         rows, weights = torch.zeros(32, 16, **HALF), torch.zeros(2, 16, 32, **HALF)
         ends = torch.tensor([16, 32], dtype=torch.int32, device="cuda")
         torch._grouped_mm(rows, weights, offs=ends)

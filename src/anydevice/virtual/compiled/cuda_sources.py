@@ -9,7 +9,6 @@ from functools import wraps
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from anydevice.frames import own_line
 
@@ -34,6 +33,7 @@ def attributes() -> Iterator[tuple[Any, str, Any]]:
 def ahead_of_time() -> Iterator[tuple[Any, str, Any]]:
     """What torch._inductor.aoti_compile_and_package and its kin call, for a GPU."""
     import torch._inductor.compile_fx as module
+    from torch.utils._pytree import tree_leaves
 
     compile_ahead = module.compile_fx_aot
 

@@ -95,15 +95,25 @@ at::MemoryFormat format_of_convolution(const Tensor& input, const Tensor& weight
   return at::MemoryFormat::Contiguous;
 }
 
-// cuDNN's result is channels last where its input or its weight is; the Meta kernel's never is.
+// cuDNN's results are channels last where its input or its weight is; the Meta kernel's never are,
+// or not all of them. Those of a convolution, or its gradients of input and weight, in that format.
+template <size_t first_argument, size_t results>
 void convolution(const c10::OperatorHandle& op, Stack* stack) {
-  const auto number = op.schema().arguments().size();
-  const auto format = format_of_convolution(torch::jit::peek(*stack, 0, number).toTensor(),
-                                            torch::jit::peek(*stack, 1, number).toTensor());
+  const auto& schema = op.schema();
+  const auto number = schema.arguments().size();
+  const auto argument = [&](size_t place) {
+    return torch::jit::peek(*stack, first_argument + place, number).toTensor();
+  };
+  const auto format = format_of_convolution(argument(0), argument(1));
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), stack);
-  if (format != at::MemoryFormat::Contiguous) {
-    const auto result = torch::jit::pop(*stack).toTensor();
-    torch::jit::push(*stack, at::empty(result.sizes(), result.options(), format));
+  if (format == at::MemoryFormat::Contiguous) {
+    return;
+  }
+  for (size_t place = 0; place < results; ++place) {
+    auto& result = torch::jit::peek(*stack, place, schema.returns().size());
+    if (const auto tensor = result.toTensor(); tensor.defined()) {
+      result = at::empty(tensor.sizes(), tensor.options(), format);
+    }
   }
 }
 
@@ -271,7 +281,8 @@ Table make_table() {
       {"mean.dim", kernel<&at::meta::mean>(&first_is_dense)},
       {"nll_loss_forward", kernel<&at::meta::nll_loss_forward>()},
       {"nll_loss_backward", kernel<&at::meta::nll_loss_backward>()},
-      {"convolution", c10::KernelFunction::makeFromBoxedFunction<&convolution>()},
+      {"convolution", c10::KernelFunction::makeFromBoxedFunction<&convolution<0, 1>>()},
+      {"convolution_backward", c10::KernelFunction::makeFromBoxedFunction<&convolution<1, 2>>()},
       {"native_layer_norm", kernel<&layer_norm>()},
       {"native_layer_norm_backward", kernel<&layer_norm_backward>()},
       {"native_dropout_backward", kernel<&dropout_backward>()},
