@@ -112,16 +112,18 @@ inline void check_usable() {
 
 // ---- memory (memory/memory.cpp) ----
 
+class Places;
+
 // What stands behind every CUDA DataPtr as its context; `release_block` is the deleter.
 struct Block {
   c10::DataPtr bytes;    // the host memory, where it is not the allocator's own
   void* data = nullptr;  // where the bytes are; null when hollow
   size_t size = 0;       // as asked for, in bytes
   DeviceIndex device = 0;
-  int generation = machine.generation;      // of the GPUs that it was allocated on
-  bool shared = false;                      // with other processes (memory/sharing.cpp)
-  void* counted = nullptr;                  // the allocator's own note of it
-  std::atomic<uint64_t>* places = nullptr;  // until it is a result (memory/results.cpp)
+  int generation = machine.generation;  // of the GPUs that it was allocated on
+  bool shared = false;                  // with other processes (memory/sharing.cpp)
+  void* counted = nullptr;              // the allocator's own note of it
+  Places* places = nullptr;             // until it is a result (memory/results.cpp)
   int place = 0;
   bool uncached = false;    // straight from the driver instead
   std::vector<char> known;  // hollow: see Note [Known values], dispatch/known.h

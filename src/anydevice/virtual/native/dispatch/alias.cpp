@@ -126,6 +126,8 @@ bool has_python_object(const Slot& slot) {
   }
 }
 
+}  // namespace
+
 // Note [Spare aliases]
 // ~~~~~~~~~~~~~~~~~~~~
 // An alias lives for one call. To allocate it, with a version counter, and to free both would be a
@@ -183,7 +185,7 @@ class Spares {
 };
 
 // It needs no destructor, which the compiler would look after at each use.
-constinit thread_local Spares spares;
+static constinit thread_local Spares spares;
 
 void Spares::close_at_exit() {
   struct AtExit {
@@ -194,6 +196,8 @@ void Spares::close_at_exit() {
   };
   static const thread_local AtExit instance;
 }
+
+namespace {
 
 at::SparseTensorImpl* sparse(const at::Tensor& tensor) {
   return static_cast<at::SparseTensorImpl*>(tensor.unsafeGetTensorImpl());
@@ -260,11 +264,10 @@ at::Tensor bytes_on_host(const at::Tensor& tensor) {
 }
 
 void release_alias(Block& block) {
-  auto* alias = block.alias.exchange(nullptr);
-  if (alias == nullptr) {
+  if (block.alias.load(std::memory_order_relaxed) == nullptr) {
     return;
   }
-  const auto owned = StoragePtr::reclaim(alias);
+  const auto owned = StoragePtr::reclaim(block.alias.exchange(nullptr));
   if (C10_UNLIKELY(owned.use_count() > 1)) {
     const bool borrowed = !block.bytes && block.data != nullptr;
     owned->set_data_ptr_noswap(borrowed ? c10::GetCPUAllocator()->clone(block.data, owned->nbytes())
@@ -280,7 +283,7 @@ bool has_alias(const at::Tensor& tensor) {
 }
 
 at::Tensor Aliases::make(const at::Tensor& original) {
-  at::Tensor alias(spares.copy_of(*original.unsafeGetTensorImpl()));
+  at::Tensor alias(spares_.copy_of(*original.unsafeGetTensorImpl()));
   auto* impl = alias.unsafeGetTensorImpl();
   if (C10_LIKELY(impl->has_storage())) {
     if (C10_UNLIKELY(original.storage().nbytes() == 0) && impl->numel() > 0 &&
@@ -297,10 +300,11 @@ at::Tensor Aliases::make(const at::Tensor& original) {
   return alias;
 }
 
+Aliases::Aliases() : spares_(spares) {}
+
 Aliases::~Aliases() {
-  auto& kept = spares;
   for (auto& pair : pairs_) {
-    kept.take_back(pair.alias);
+    spares_.take_back(pair.alias);
   }
 }
 

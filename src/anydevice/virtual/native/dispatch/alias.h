@@ -37,9 +37,11 @@ at::Tensor bytes_on_host(const at::Tensor& tensor);
 // Before a kernel writes to a tensor: bytes that it shares with lazy clones become its own.
 void own_bytes(const at::Tensor& tensor);
 
+class Spares;
+
 class Aliases {
  public:
-  Aliases() = default;
+  Aliases();
   ~Aliases();
   Aliases(const Aliases&) = delete;
   Aliases& operator=(const Aliases&) = delete;
@@ -79,6 +81,7 @@ class Aliases {
 
   bool is_guest(const at::Tensor& result) const;
 
+  Spares& spares_;  // of this thread
   c10::SmallVector<Pair, few> pairs_;
   std::vector<at::Tensor> guests_;  // host tensors among the arguments: they stay on the host
 };

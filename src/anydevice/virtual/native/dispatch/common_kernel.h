@@ -49,7 +49,7 @@ class CommonKernel {
 
   std::optional<Signature> signature_;
   std::once_flag known_;
-  Places places_{1};
+  Places places_;
   c10::DispatchKeySet keys_;
   c10::KernelFunction target_;
   const kernels::Slow slow_ = kernels::Slow::never;  // on the host, for half-precision numbers

@@ -57,7 +57,7 @@ template <typename Function, typename... Rest>
 auto on_host(Function function, const Tensor& first, const Rest&... rest) {
   const c10::impl::ExcludeDispatchKeyGuard no_cpu_autocast(c10::DispatchKey::AutocastCPU);
   Aliases aliases;
-  static Places places{1};
+  static Places places;
   Results watched(places, machine.hollow ? DeviceIndex(-1) : first.get_device());
   auto results = function(host_tensor(aliases, first), host_argument(aliases, rest)...);
   watched.kernel_has_returned();

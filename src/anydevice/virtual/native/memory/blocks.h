@@ -10,6 +10,19 @@ constexpr size_t kSmallSegment = 2 * kMiB;
 
 inline size_t round_up(size_t size, size_t unit) { return (size + unit - 1) / unit * unit; }
 
+struct Wanted {
+  int64_t stream;
+  size_t size;
+};
+
+struct BySize {
+  using is_transparent = void;
+  bool operator()(const Block* a, const Block* b) const;
+  bool operator()(const Block* block, const Wanted& wanted) const;
+};
+
+using FreeBlocks = std::set<Block*, BySize, SlabAllocator<Block*>>;
+
 struct Block {
   int64_t stream = 0;
   uint64_t address = 0;
@@ -21,6 +34,7 @@ struct Block {
   Block* active_prev = nullptr;  // in the list of those handed out
   Block* active_next = nullptr;
   ExpandableSegment* segment = nullptr;  // only in expandable segments
+  FreeBlocks::iterator place;            // while it is free
   int64_t born = 0;                      // the pool's search count when it became free
   std::vector<int64_t> other_streams;    // that used it; a stream may stand there twice
   bool allocated = false;
@@ -36,17 +50,19 @@ struct Block {
   static void operator delete(void* block) { Slab<Block>::give(block); }
 };
 
-struct BySize {
-  bool operator()(const Block* a, const Block* b) const {
-    if (a->stream != b->stream) {
-      return a->stream < b->stream;
-    }
-    if (a->size != b->size) {
-      return a->size < b->size;
-    }
-    return a->address < b->address;
+inline bool BySize::operator()(const Block* a, const Block* b) const {
+  if (a->stream != b->stream) {
+    return a->stream < b->stream;
   }
-};
+  if (a->size != b->size) {
+    return a->size < b->size;
+  }
+  return a->address < b->address;
+}
+
+inline bool BySize::operator()(const Block* block, const Wanted& wanted) const {
+  return block->stream != wanted.stream ? block->stream < wanted.stream : block->size < wanted.size;
+}
 
 struct ByAddress {
   bool operator()(const Block* a, const Block* b) const {
@@ -71,13 +87,26 @@ struct Pool {
   const PoolId owner;
   bool no_split = false;
   Stats3* reserved = nullptr;  // of a private pool: its own count
-  std::set<Block*, BySize, SlabAllocator<Block*>> free;
+  FreeBlocks free;
   std::set<Block*, ByAddress, SlabAllocator<Block*>> unmapped;
   int64_t searches = 0;
 
   void insert(Block* block) {
     block->born = searches;
-    free.insert(block);
+    block->place = free.insert(block).first;
+  }
+
+  // A free block gets another address or size. Mostly it stays where it is among the others.
+  template <typename Change>
+  void change(Block* block, Change change) {
+    change(*block);
+    block->born = searches;
+    const auto before = free.key_comp();
+    const auto it = block->place, next = std::next(it);
+    if ((it != free.begin() && before(block, *std::prev(it))) ||
+        (next != free.end() && before(*next, block))) {
+      block->place = free.insert(free.extract(it)).position;
+    }
   }
   int64_t age(const Block* block) const { return searches - block->born; }
 };
@@ -108,10 +137,12 @@ struct CachingAllocator::Request {
   int64_t stream;
   Pool* pool;
   Block* block = nullptr;
+  bool listed = false;  // the block is still among the pool's free ones
 };
 
 // For each allocation a dozen times.
-inline void CachingAllocator::count(Counted stat, const Pool& pool, int64_t amount) {
+[[gnu::always_inline]] inline void CachingAllocator::count(Counted stat, const Pool& pool,
+                                                           int64_t amount) {
   (stats_.*stat)[0].add(amount);
   (stats_.*stat)[pool.small ? 1 : 2].add(amount);
   if (pool.reserved != nullptr && stat == &Statistics::reserved_bytes) [[unlikely]] {

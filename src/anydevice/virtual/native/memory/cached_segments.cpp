@@ -51,10 +51,8 @@ bool CachingAllocator::release_oversize(const Request& request) {
     return false;
   }
   auto& free = request.pool->free;
-  Block key;
-  key.stream = request.stream;
-  key.size = std::max(request.size, limit);
-  auto it = free.lower_bound(&key);
+  const Wanted key{request.stream, std::max(request.size, limit)};
+  auto it = free.lower_bound(key);
   if (it != free.end() && (*it)->stream == request.stream) {
     release_segment(*it);
     return true;

@@ -85,6 +85,7 @@ CachingAllocator::~CachingAllocator() {
   while (active_) {
     delete std::exchange(active_, active_->active_next);
   }
+  delete spare_;
 }
 
 void CachingAllocator::configure(const Settings& settings) {
@@ -218,10 +219,7 @@ bool CachingAllocator::find_free(Request& request) {
     ++pool.searches;
   }
 
-  Block key;
-  key.stream = request.stream;
-  key.size = request.size;
-  auto it = pool.free.lower_bound(&key);
+  auto it = pool.free.lower_bound(Wanted{request.stream, request.size});
   const auto usable = [&](auto i) {
     return i != pool.free.end() && (*i)->stream == request.stream;
   };
@@ -255,7 +253,7 @@ bool CachingAllocator::find_free(Request& request) {
     return false;
   }
   request.block = *it;
-  pool.free.erase(it);
+  request.listed = true;
   return true;
 }
 
@@ -312,7 +310,7 @@ Block* CachingAllocator::carve(Request& request) {
 
   if (should_split(*block, request.size)) {
     Block* rest = block;
-    block = new Block;
+    block = fresh_block();
     block->stream = rest->stream;
     block->address = rest->address;
     block->size = request.size;
@@ -320,18 +318,30 @@ Block* CachingAllocator::carve(Request& request) {
     block->segment = rest->segment;
     block->backed = rest->backed;
     link(rest->prev, block, rest);
-    rest->address += request.size;
-    rest->size -= request.size;
-    pool.insert(rest);
+    const auto shrink = [&](Block& shorter) {
+      shorter.address += request.size;
+      shorter.size -= request.size;
+    };
+    if (request.listed) {
+      pool.change(rest, shrink);
+    } else {
+      shrink(*rest);
+      pool.insert(rest);
+    }
     if (counts_splits && was_split) {
       count(&Statistics::inactive_split_bytes, pool, -static_cast<int64_t>(block->size));
     } else if (counts_splits) {
       count(&Statistics::inactive_split_bytes, pool, static_cast<int64_t>(rest->size));
       count(&Statistics::inactive_split, pool, 1);
     }
-  } else if (was_split && counts_splits) {
-    count(&Statistics::inactive_split_bytes, pool, -static_cast<int64_t>(block->size));
-    count(&Statistics::inactive_split, pool, -1);
+  } else {
+    if (request.listed) {
+      pool.free.erase(block->place);
+    }
+    if (was_split && counts_splits) {
+      count(&Statistics::inactive_split_bytes, pool, -static_cast<int64_t>(block->size));
+      count(&Statistics::inactive_split, pool, -1);
+    }
   }
 
   block->allocated = true;
@@ -441,17 +451,29 @@ void CachingAllocator::give_back_block(Block* block) {
   count(&Statistics::requested_bytes, pool, -requested);
 }
 
-// Back among the free blocks of its pool, with its free neighbours.
+// Back among the free blocks of its pool, with its free neighbours. One of them, where there is
+// one, stays in the pool and takes the block in, which is less work than the other way round.
 void CachingAllocator::rejoin(Block* block) {
   Pool& pool = *block->pool;
   int64_t splits = 0, split_bytes = 0;
-  for (Block* neighbour : {block->prev, block->next}) {
-    const size_t merged = merge(block, neighbour);
-    splits -= merged > 0;
-    split_bytes -= static_cast<int64_t>(merged);
-  }
+  const auto joins = [&](const Block* neighbour) {
+    const bool does = neighbour && neighbour->is_free() && neighbour->mapped == block->mapped;
+    splits -= does;
+    split_bytes -= does ? static_cast<int64_t>(neighbour->size) : 0;
+    return does;
+  };
+  const bool with_prev = joins(block->prev), with_next = joins(block->next);
   unlist_active(block);
-  pool.insert(block);
+  if (with_prev && with_next) {
+    merge(block, block->prev);
+  }
+  if (with_next) {
+    block = take_in(block->next, block);
+  } else if (with_prev) {
+    block = take_in(block->prev, block);
+  } else {
+    pool.insert(block);
+  }
   if (block->is_split()) {
     splits += 1;
     split_bytes += static_cast<int64_t>(block->size);
@@ -466,14 +488,40 @@ void CachingAllocator::rejoin(Block* block) {
   }
 }
 
-// Joins a free neighbour to a block; the size won, or 0.
-size_t CachingAllocator::merge(Block* into, Block* neighbour) {
+// A free block takes in a neighbour that is not in the pool.
+Block* CachingAllocator::take_in(Block* free, Block* neighbour) {
+  free->pool->change(free, [&](Block& longer) {
+    if (neighbour->next == free) {
+      longer.address = neighbour->address;
+      link(neighbour->prev, free, free->next);
+    } else {
+      link(free->prev, free, neighbour->next);
+    }
+    longer.size += neighbour->size;
+    longer.requested = neighbour->requested;
+    longer.backed = longer.backed && neighbour->backed;
+  });
+  delete std::exchange(spare_, neighbour);
+  return free;
+}
+
+// Often the one that was taken in last.
+Block* CachingAllocator::fresh_block() {
+  if (spare_ == nullptr) {
+    return new Block;
+  }
+  *spare_ = Block();
+  return std::exchange(spare_, nullptr);
+}
+
+// Joins a free neighbour to a block.
+void CachingAllocator::merge(Block* into, Block* neighbour) {
   if (!neighbour || !neighbour->is_free() || into->mapped != neighbour->mapped) {
-    return 0;
+    return;
   }
   Pool& pool = *into->pool;
   if (neighbour->mapped) {
-    pool.free.erase(neighbour);
+    pool.free.erase(neighbour->place);
   } else {
     pool.unmapped.erase(neighbour);
   }
@@ -483,11 +531,9 @@ size_t CachingAllocator::merge(Block* into, Block* neighbour) {
   } else {
     link(into->prev, into, neighbour->next);
   }
-  const size_t size = neighbour->size;
-  into->size += size;
+  into->size += neighbour->size;
   into->backed = into->backed && neighbour->backed;
   delete neighbour;
-  return size;
 }
 
 }  // namespace anydevice::memory

@@ -230,7 +230,9 @@ class CachingAllocator {
   void list_active(Block* block);
   void unlist_active(Block* block);
   void set_fraction(double fraction);
-  size_t merge(Block* into, Block* neighbour);
+  static void merge(Block* into, Block* neighbour);
+  Block* take_in(Block* free, Block* neighbour);
+  Block* fresh_block();
   void finish_awaiting();
 
   void collect_garbage();
@@ -252,6 +254,7 @@ class CachingAllocator {
   std::unique_ptr<Pool> small_, large_;
   std::map<PoolId, std::unique_ptr<PrivatePool>> private_;
   Block* active_ = nullptr;       // a list of those handed out, or waiting for a stream
+  Block* spare_ = nullptr;        // that is no part of a segment any more
   std::vector<Block*> awaiting_;  // freed, but used on another stream
   int captures_ = 0;
   StreamClock clock_ = nullptr;

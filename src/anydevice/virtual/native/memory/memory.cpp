@@ -73,21 +73,9 @@ Settings current_settings() {
   return settings;
 }
 
-// One model for each device, made when the device is first used, and never destroyed: storages may
-// outlive everything else.
-struct Models {
-  std::array<std::once_flag, max_gpus> once;
-  std::array<std::atomic<CachingAllocator*>, max_gpus> made{};
-};
-
-Models& models() {
-  static auto* instance = new Models();
-  return *instance;
-}
-
 void reconfigure() {
   const auto settings = current_settings();
-  for (auto& model : models().made) {
+  for (auto& model : models) {
     if (auto* made = model.load()) {
       made->configure(settings);
     }
@@ -136,22 +124,20 @@ std::atomic<Historian> historian{nullptr};
 
 }  // namespace
 
-CachingAllocator& of(DeviceIndex device) {
+constinit std::array<std::atomic<CachingAllocator*>, max_gpus> models{};
+
+CachingAllocator& make_model(DeviceIndex device) {
   static const bool listening = (listen_to_settings(), true);
   (void)listening;
-  auto& all = models();
-  if (auto* made = all.made[device].load(std::memory_order_acquire); C10_LIKELY(made != nullptr)) {
-    return *made;
-  }
-  std::call_once(all.once[device], [&] {
-    all.made[device] = new CachingAllocator(machine.gpu[device].memory, current_settings(),
-                                            first_address(device), host_backing());
-    all.made[device].load()->set_stream_clock(&clock_of, device);
+  static auto* once = new std::array<std::once_flag, max_gpus>();
+  std::call_once((*once)[device], [&] {
+    auto* made = new CachingAllocator(machine.gpu[device].memory, current_settings(),
+                                      first_address(device), host_backing());
+    made->set_stream_clock(&clock_of, device);
+    models[device] = made;
   });
-  return *all.made[device];
+  return *models[device];
 }
-
-CachingAllocator* if_used(DeviceIndex device) { return models().made[device].load(); }
 
 constinit thread_local Thread thread;
 

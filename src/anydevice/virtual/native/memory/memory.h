@@ -4,14 +4,26 @@
 #include "anydevice.h"
 #include "caching_allocator.h"
 
+#include <array>
+
 namespace anydevice {
 class Results;
 }
 
 namespace anydevice::memory {
 
-CachingAllocator& of(DeviceIndex device);  // made when the device is first used
-CachingAllocator* if_used(DeviceIndex device);
+// One model for each device, made when the device is first used, and never destroyed: storages may
+// outlive everything else.
+extern constinit std::array<std::atomic<CachingAllocator*>, max_gpus> models;
+CachingAllocator& make_model(DeviceIndex device);
+
+inline CachingAllocator* if_used(DeviceIndex device) {
+  return models[device].load(std::memory_order_acquire);
+}
+inline CachingAllocator& of(DeviceIndex device) {
+  auto* made = if_used(device);
+  return C10_LIKELY(made != nullptr) ? *made : make_model(device);
+}
 
 bool host_has(size_t size);             // as far as can be known before (host_memory.cpp)
 Backing host_backing();                 // host memory at the card's addresses (host_memory.cpp)

@@ -6,10 +6,10 @@
 // and nobody can distinguish a result from what the kernel frees before it returns. On a card
 // results lie in the allocator's segments, come back at their addresses, and need no new pages of
 // the system. So while a kernel runs, this allocator stands before the CPU's. It goes by the op: of
-// the n-th allocation in a call it remembers whether the last one became a result (`Places`). One
-// that will gets a free block of the device's, if there is one, uncounted until the kernel has
-// returned it
-// (`adopt` in memory.cpp); all others get plain memory. A guess that was wrong costs a copy, or the
+// the n-th allocation in a call it remembers, for each size, whether the last one became a result
+// (`Places`; layers of one kind call an op in turn, each with its own sizes). One that will gets a
+// free block of the device's, if there is one, uncounted until the kernel has returned it (`adopt`
+// in memory.cpp); all others get plain memory. A guess that was wrong costs a copy, or the
 // block is given back; either way nobody sees it.
 #include "results.h"
 #include "blocks.h"
@@ -23,8 +23,6 @@
 namespace anydevice {
 namespace memory {
 namespace {
-
-constexpr int most_places = 64;
 
 // What kernels hold that may become results, by address. Their DataPtr has the address as its
 // context, since oneDNN allocates by raw_allocate(), which insists on that. Few are held at a time,
@@ -84,7 +82,7 @@ void release(void* data) {
   if (block == nullptr) {
     return;
   }
-  block->places->fetch_and(~(uint64_t{1} << block->place), std::memory_order_relaxed);
+  block->places->remove(block->place, block->size);
   of(block->device).cancel(static_cast<Block*>(block->counted));
   block->~Block();
   Slab<anydevice::Block>::give(block);
@@ -145,8 +143,7 @@ Results::~Results() {
 
 c10::DataPtr Results::allocate(size_t size) {
   const int place = allocations_++;
-  const bool wanted = !returned_ && place < memory::most_places &&
-                      (places_.load(std::memory_order_relaxed) >> place & 1) != 0;
+  const bool wanted = !returned_ && places_.has(place, size);
   memory::Block* counted =
       wanted ? memory::of(device_).reserve(size, current_stream(device_), thread_->pools[device_])
              : nullptr;
@@ -155,8 +152,8 @@ c10::DataPtr Results::allocate(size_t size) {
       memory::of(device_).cancel(counted);
     }
     auto plain = memory::plain_cpu_allocator()->allocate(size);
-    if (place < static_cast<int>(plain_.size())) {
-      plain_[place] = plain.get();
+    if (place < Places::most) {
+      plain_[place] = {plain.get(), size};
     }
     return plain;
   }
@@ -172,9 +169,10 @@ c10::DataPtr Results::allocate(size_t size) {
 }
 
 void Results::note_missed(const void* data) {
-  const auto found = std::find(plain_.begin(), plain_.end(), data);
-  if (data != nullptr && found != plain_.end()) {
-    places_.fetch_or(uint64_t{1} << (found - plain_.begin()), std::memory_order_relaxed);
+  for (int place = 0; data != nullptr && place < std::min(allocations_, Places::most); ++place) {
+    if (plain_[place].data == data) {
+      places_.add(place, plain_[place].size);
+    }
   }
 }
 
