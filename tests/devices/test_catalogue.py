@@ -14,7 +14,7 @@ REQUIRED = [
 ]
 SOURCED = {
     *("memory", "multiprocessors", "threads_per_multiprocessor", "l2_cache", "capability"),
-    *("bandwidth", "link", "peak"),
+    *("bandwidth", "memory_bus", "link", "peak"),
 }
 DTYPES = {"float64", "float32", "tf32", "bfloat16", "float16", "float8", "int8"}
 
@@ -32,6 +32,7 @@ def test_every_figure_is_plausible_and_has_a_source(kind: str) -> None:
     assert entry.threads_per_multiprocessor in (1024, 1536, 2048)
     assert 20 <= entry.multiprocessors <= 304
     assert 1e11 < entry.link * 10 < entry.bandwidth * 10
+    assert 5e8 < entry.bandwidth / entry.memory_bus * 4 < 2e10  # the memory's clock
     assert set(entry.peak) <= DTYPES
     assert entry.peak["float64"] <= entry.peak["float32"]
     assert ("tf32" in entry.peak) == ("bfloat16" in entry.peak) == (entry.capability >= (8, 0))
@@ -101,3 +102,4 @@ def test_the_card_here_is_as_the_catalogue_says() -> None:
     assert entry.l2_cache == properties.L2_cache_size
     assert entry.threads_per_multiprocessor == properties.max_threads_per_multi_processor
     assert entry.memory == pytest.approx(properties.total_memory, rel=0.01)
+    assert entry.memory_bus == properties.memory_bus_width

@@ -96,6 +96,12 @@ def test_scatter_names_an_output_with_too_many_dimensions():
         comm.scatter(torch.randn(4, 4), out=outputs)
 
 
+def test_a_card_says_how_fast_its_clocks_are():
+    here = torch.cuda.get_device_properties(0)
+    assert (here.memory_bus_width, here.memory_clock_rate) == (5120, 1_215_000)
+    assert here.clock_rate == 1_411_000
+
+
 def test_a_card_has_a_uuid_of_16_bytes():
     uuids = [torch.cuda.get_device_properties(i).uuid for i in range(2)]
     assert [len(uuid.bytes) for uuid in uuids] == [16, 16]

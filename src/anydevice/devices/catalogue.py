@@ -29,6 +29,7 @@ class Card:
     threads_per_multiprocessor: int
     l2_cache: int
     bandwidth: float
+    memory_bus: int  # bits
     link: float
     peak: Mapping[str, float] = field(hash=False)
     source: Mapping[str, str] = field(hash=False, repr=False)

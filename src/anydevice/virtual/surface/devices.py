@@ -40,6 +40,9 @@ SHARED = {
     (10, 0): (227, 228),
 }
 SHARED_OF_OTHERS = (99, 100)  # 8.6, 8.9, 12.0
+# Multiply-adds in float32 that a multiprocessor begins in a cycle, by capability.
+CORES = {(6, 0): 64, (7, 0): 64, (7, 5): 64, (8, 0): 64}
+CORES_OF_OTHERS = 128
 CUDA_ERRORS = {
     0: "no error",
     1: "invalid argument",
@@ -181,6 +184,7 @@ class CudaDeviceProperties(SimpleNamespace):
 def _properties(gpu: Card, device: int) -> CudaDeviceProperties:
     major, minor = gpu.capability
     of_block, of_multiprocessor = SHARED.get(gpu.capability, SHARED_OF_OTHERS)
+    cores = CORES.get(gpu.capability, CORES_OF_OTHERS)
     return CudaDeviceProperties(
         name=gpu.name,
         major=major,
@@ -195,6 +199,9 @@ def _properties(gpu: Card, device: int) -> CudaDeviceProperties:
         shared_memory_per_block_optin=of_block << 10,
         shared_memory_per_multiprocessor=of_multiprocessor << 10,
         L2_cache_size=gpu.l2_cache,
+        clock_rate=_kilohertz(gpu.peak["float32"] / (2 * cores * gpu.multiprocessors)),
+        memory_clock_rate=_kilohertz(gpu.bandwidth * 8 / (2 * gpu.memory_bus)),
+        memory_bus_width=gpu.memory_bus,
         is_integrated=False,
         is_multi_gpu_board=False,
         gcnArchName=gpu.name,
@@ -203,6 +210,11 @@ def _properties(gpu: Card, device: int) -> CudaDeviceProperties:
         pci_device_id=0,
         pci_domain_id=0,
     )
+
+
+def _kilohertz(clock: float) -> int:
+    """A clock as cards report theirs: in whole megahertz."""
+    return round(clock / 1e6) * 1000
 
 
 def cudart() -> Any:

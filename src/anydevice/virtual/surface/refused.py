@@ -21,6 +21,7 @@ REASONS = {
 REASONS["_cuda_setCheckpointPoolState"] = REASONS["_cuda_getCheckpointState"]
 REASONS["_construct_CUDA_Tensor_From_Storage_And_Metadata"] = REASONS["_cuda_getCheckpointState"]
 REASONS["_free_And_Remove_DeleterFn"] = REASONS["_cuda_getCheckpointState"]
+REASONS["_has_Standard_Deleter"] = REASONS["_cuda_getCheckpointState"]
 REASONS["_tensors_data_ptrs_at_indices_equal"] = REASONS["_cuda_getCheckpointState"]
 
 DIRECT_STORAGE = (
