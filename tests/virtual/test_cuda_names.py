@@ -97,15 +97,8 @@ def test_dynamo_knows_every_name():
 
 # What a CUDA build's torch._C has and a CPU build's lacks, by torch 2.13's own list of its names.
 PREFIXES = (
-    "_cuda_",
-    "_nccl_",
-    "_gds_",
-    "_graph_pool",
-    "_scatter",
-    "_gather",
-    "_broadcast",
-    "_has_",
-)
+    "_cuda_", "_nccl_", "_gds_", "_graph_pool", "_scatter", "_gather", "_broadcast", "_has_",
+)  # fmt: skip
 MISSPELLED = {"_cuda_tunableop_get_rotation_buffer_size"}  # in that list: it is "rotating"
 
 

@@ -17,6 +17,7 @@ import torch
 
 from anydevice import system
 from anydevice.virtual import build, cache
+from anydevice.virtual.surface.streams import cuda_error
 
 TYPES = {
     "bool": "bool",
@@ -147,4 +148,6 @@ def _hollow() -> bool:
 
 def _pointers(tensors: Sequence[torch.Tensor]) -> ctypes.Array[ctypes.c_void_p]:
     addresses = [tensor.data_ptr() for tensor in tensors]
+    if any(tensor.numel() and not tensor.data_ptr() for tensor in tensors):  # a tensor's wrapper
+        raise cuda_error(700, "an illegal memory access was encountered", "cudaErrorIllegalAddress")
     return (ctypes.c_void_p * len(addresses))(*addresses)

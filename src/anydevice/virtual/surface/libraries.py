@@ -57,6 +57,7 @@ def names() -> dict[str, Any]:
         "_cusparselt": cusparselt,
         "_has_cudnn": True,
         "_cudnn": cudnn,
+        "_get_cudnn_batch_norm_reserve_space_size": lambda input, training: 0,
         "_cuda_getCurrentBlasHandle": lambda: BLAS_HANDLE,
         "_cuda_getCurrentSolverHandle": lambda: SOLVER_HANDLE,
         "_cuda_getHipblasltVersion": lambda: 0,

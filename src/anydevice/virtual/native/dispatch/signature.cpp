@@ -38,8 +38,11 @@ std::optional<Kind> kind_of(const c10::Type& declared) {
   }
 }
 
-bool is_written(const c10::Argument& argument) {
-  return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+// The schemas of batch normalisation do not say that it writes to the running statistics.
+bool is_written(const c10::FunctionSchema& schema, const c10::Argument& argument) {
+  const bool running = argument.name() == "running_mean" || argument.name() == "running_var";
+  return (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) ||
+         (running && schema.name().find("backward") == std::string::npos);
 }
 
 template <typename Visit>
@@ -340,11 +343,11 @@ Signature::Signature(const c10::FunctionSchema& schema, DeviceCheck device_check
       continue;
     }
     const auto slot = static_cast<uint16_t>(slots.size());
-    slots.push_back({static_cast<uint16_t>(i), *kind, argument.name(), is_written(argument),
+    slots.push_back({static_cast<uint16_t>(i), *kind, argument.name(), is_written(schema, argument),
                      argument.kwarg_only()});
-    writes |= is_written(argument);
+    writes |= is_written(schema, argument);
     if (*kind != Kind::device && *kind != Kind::generator) {
-      (argument.kwarg_only() && is_written(argument) ? outputs : inputs).push_back(slot);
+      (argument.kwarg_only() && is_written(schema, argument) ? outputs : inputs).push_back(slot);
     }
   }
   if (op == "aten::rsub") {

@@ -12,7 +12,7 @@ struct Thread;
 namespace anydevice {
 
 // Which of an op's allocations became results the last time: the n-th one in a call, by its size
-// (a word for each n, a bit for each kind of size). To begin with, the first, whatever its size.
+// (a word for each n, a bit for each kind of size). To begin with, the first, of any size.
 class Places {
  public:
   static constexpr int most = 8;
