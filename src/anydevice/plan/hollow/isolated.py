@@ -243,7 +243,7 @@ _notices: dict[str, float] = {}  # when each was printed
 
 
 def _say(notice: str) -> None:
-    """A plan takes several runs: what is said of one holds for the next, too."""
+    """A plan takes several runs: a notice of one holds for the next, too."""
     if monotonic() - _notices.get(notice, -AGAIN) >= AGAIN:
         sys.stderr.write(f"anydevice: {notice} …\n")
         _notices[notice] = monotonic()
