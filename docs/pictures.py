@@ -46,19 +46,11 @@ role="img" aria-label="The output of an anydevice command">
 
 @dataclass(frozen=True)
 class Picture:
-    """A command, as it is typed in examples/, and what is shown of what it prints.
-
-    Args:
-        name: The name of its files.
-        command: The command.
-        lines: How many lines are shown.
-        quiet: Standard output alone is shown. On a slow machine there would be a line about that.
-    """
+    """A command, as it is typed in examples/, and how many lines of what it prints are shown."""
 
     name: str
     command: str
     lines: int = 100
-    quiet: bool = False
 
     def printed(self) -> list[str]:
         """What the command prints in a terminal, with its colours."""
@@ -72,11 +64,11 @@ class Picture:
             cwd=ROOT / "examples",
             env=environment,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE if self.quiet else subprocess.STDOUT,
+            stderr=subprocess.STDOUT,
             text=True,
         )
         if done.returncode > 1:
-            raise SystemExit(f"{self.command} failed:\n{done.stdout}{done.stderr or ''}")
+            raise SystemExit(f"{self.command} failed:\n{done.stdout}")
         return done.stdout.strip("\n").splitlines()
 
 
@@ -84,8 +76,7 @@ PICTURES = [
     Picture(
         "plan",
         "anydevice plan --gpu t4 --gpu rtx-4090 --gpu a100-80gb --batch-arg --batch-size gpt.py",
-        lines=24,
-        quiet=True,
+        lines=18,
     ),
     Picture("run", "anydevice run --gpu t4 gpt.py --layers 2 --width 64 --context 64"),
 ]

@@ -1,7 +1,9 @@
 """Programs and functions planned for cards: what they take, whether they fit, the largest batch."""
 
 import json
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -204,3 +206,41 @@ def test_the_answer_can_be_read_at_80_columns(train: Path) -> None:
     assert [row.split()[:2] for row in rows] == [["t4", "yes"], ["a100-80gb", "yes"]]
     assert all(row.split()[-1].replace(",", "").isdigit() for row in rows)  # samples a second
     assert max(map(len, lines)) <= 80
+
+
+def train_a_step(*before: int, fraction: float = 1.0) -> None:
+    """One step, after tensors of so many GiB that are freed again."""
+    torch.cuda.set_per_process_memory_fraction(fraction)
+    network = network_on_cuda()
+    for size in before:
+        torch.empty(size << 30, dtype=torch.uint8, device="cuda")
+    free, total = torch.cuda.mem_get_info()
+    print(free >> 30, total >> 20)
+    for _ in range(2):
+        network(torch.rand(8, 100, device="cuda")).sum().backward()
+        torch.optim.SGD(network.parameters(), 0.1).step()
+
+
+@pytest.mark.parametrize(
+    ("how", "verdict"),
+    [
+        ({"before": (9,)}, "yes"),
+        ({"before": (9, 10)}, "yes"),  # the first is returned before the second is taken
+        ({"before": (9,), "fraction": 0.5}, "no"),
+        ({"before": (9, 15)}, "no"),
+    ],
+)
+def test_what_the_allocator_can_return_is_no_reason_not_to_fit(
+    how: dict[str, Any], verdict: str
+) -> None:
+    step = partial(train_a_step, *how["before"], fraction=how.get("fraction", 1.0))
+    run = HollowGPUs("t4").run(step, "train")
+    assert run.verdict == verdict
+    assert run.reserved >> 30 == {"yes": how["before"][-1], "no": sum(how["before"])}[verdict]
+
+
+def test_a_program_is_told_how_much_memory_is_free_on_the_card(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    HollowGPUs("t4", shown=True).run(lambda: train_a_step(9), "train")
+    assert capfd.readouterr().err == "5 14912\n"

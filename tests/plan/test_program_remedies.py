@@ -63,7 +63,7 @@ def test_a_program_that_does_not_fit_is_told_what_helps(found):
     assert tried["batch in 2 parts"].fits
     assert tried["batch in 2 parts"].how == "batch 49152, 2 backward passes before each step"
     assert "batch in 4 parts" not in tried  # 2 are enough
-    assert not tried["expandable segments"].estimated
+    assert "expandable segments" not in tried  # the tensors alone are more than the card has
     assert found.tried[0].name == "batch in 2 parts"  # what was run, before what is estimated
     assert "~ " in str(found)
     assert "Estimated rows (~)" in str(found)

@@ -129,11 +129,18 @@ class Tape(WorkRecorder):
         self._flying.clear()
         self._leaving.clear()
 
-    def run(self, op: Overload, args: Any, kwargs: Any, inputs: list[Tensor]) -> Any:
+    def run(
+        self,
+        op: Overload,
+        args: Any,
+        kwargs: Any,
+        inputs: list[Tensor],
+        call: Callable[..., Any] | None = None,
+    ) -> Any:
         """Runs the op and notes it, and what it does to copies that are under way."""
         self._look_at_reads(op, args, kwargs)
         before = len(self.seen)
-        result = super().run(op, args, kwargs, inputs)
+        result = super().run(op, args, kwargs, inputs, call)
         self._look_at_made(result)
         for at in range(before, len(self.seen)):
             self._look_at_sent(at, result)

@@ -166,7 +166,7 @@ class Plan(Shown):
         sentences = [_margin(verdict.run) for verdict in self.verdicts]
         sentences += [f"{v.run.gpu}: {v.time.sentence()}" for v in self.verdicts if v.time]
         run = self.verdicts[0].run
-        if run.steps < run.wanted and not run.parts:
+        if run.steps < run.wanted and not run.parts and run.unit != WHOLE:
             sentences.append(f"The program ended after {run.steps} of {run.wanted} {run.units}.")
         return sentences + list(dict.fromkeys(note for v in self.verdicts for note in v.run.notes))
 

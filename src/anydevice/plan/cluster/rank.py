@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -15,8 +16,9 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from anydevice.plan.cluster.objects import objects_by_letter
-from anydevice.plan.cluster.started import started_here
+from anydevice.plan.cluster.started import started_here, started_when_loaded
 from anydevice.plan.cluster.world import STAGES, Part, World
+from anydevice.virtual.loading import Waiting
 from anydevice.virtual.surface import nccl
 
 # Note [One process plays a rank]
@@ -32,6 +34,11 @@ from anydevice.virtual.surface import nccl
 # - Objects go through `objects.py`: a pipeline's stages send each other the shapes of what they
 #   will send. Then the other rank is played too, by another process.
 
+FSDP = "torch.distributed.fsdp.fully_sharded_data_parallel"
+FSDP2 = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
+CONTEXT_PARALLEL = "torch.distributed.tensor.experimental._context_parallel._attention"
+
+Patches = Callable[[], Iterator[tuple[Any, str, Any]]]
 Fake: Any = torch._C._distributed_c10d.FakeProcessGroup
 Gloo: Any = c10d.ProcessGroupGloo
 HashStore: Any = torch._C._distributed_c10d.HashStore
@@ -58,14 +65,22 @@ class FakeGloo(metaclass=_GlooByName):
 def playing(world: World | None, rank: int = 0) -> Iterator[Part]:
     """Inside the block, this process is that rank of the world, if it asks for one."""
     part = Part(rank, world.size if world else 1)
+    later = Waiting()
     with ExitStack() as stack:
+
+        def change(patches: Patches) -> None:
+            for owner, name, value in patches():
+                stack.enter_context(patch.object(owner, name, value, create=True))
+
+        stack.callback(later.forget)
         if world:
             stack.enter_context(patch.dict(os.environ, world.environment(rank)))
-        for owner, name, value in _without_peers(part, world):
-            stack.enter_context(patch.object(owner, name, value, create=True))
+        change(lambda: _without_peers(part, world))
         stack.enter_context(objects_by_letter())
-        for owner, name, value in _followed(part):
-            stack.enter_context(patch.object(owner, name, value))
+        change(lambda: _followed(part))
+        when_loaded = {**started_when_loaded(part, world), **_followed_when_loaded(part)}
+        for module, patches in when_loaded.items():
+            later.wait(module, partial(change, patches))
         yield part
 
 
@@ -105,30 +120,7 @@ def _without_peers(part: Part, world: World | None) -> Iterator[tuple[Any, str, 
 def _followed(part: Part) -> Iterator[tuple[Any, str, Any]]:
     """What shows which ranks have separate batches."""
     from torch.distributed.device_mesh import DeviceMesh
-    from torch.distributed.fsdp import FullyShardedDataParallel
-    from torch.distributed.fsdp._fully_shard import _fsdp_param_group
-    from torch.distributed.tensor.experimental._context_parallel import _attention
     from torch.nn.parallel import DistributedDataParallel
-
-    def after(kind: Any, look: Callable[[Any], None]) -> tuple[Any, str, Any]:
-        make = kind.__init__
-
-        def made(self: Any, *arguments: Any, **options: Any) -> None:
-            make(self, *arguments, **options)
-            look(self)
-
-        return kind, "__init__", made
-
-    def averages(size: int) -> None:
-        part.averaging = max(part.averaging, size)
-
-    def fully_sharded(group: Any) -> None:
-        info = group.mesh_info
-        sizes = (getattr(info, "shard_mesh_size", 1), getattr(info, "replicate_mesh_size", 1))
-        averages(sizes[0] * sizes[1])
-        shapes = (param._orig_size for param in group.fsdp_params)
-        if any(len(s) and s[0] % sizes[0] for s in shapes):
-            part.unlike.add(part.size - 1)
 
     def mesh_made(mesh: Any) -> None:
         if names := mesh.mesh_dim_names:
@@ -136,15 +128,48 @@ def _followed(part: Part) -> Iterator[tuple[Any, str, Any]]:
             for name, place in zip(names, mesh.get_coordinate() or (), strict=False):
                 part.stage = place if name.startswith(STAGES) else part.stage
 
-    enable = _attention._enable_context_parallel_dispatcher_impl
+    yield _after(DistributedDataParallel, lambda ddp: part.averages(ddp.process_group.size()))
+    yield _after(DeviceMesh, mesh_made)
 
-    def share_texts(seq_dim: int, mesh: Any) -> None:
-        part.context = max(part.context, mesh.size())
-        part.unlike.add(int(mesh.mesh.flatten()[-1]))
-        enable(seq_dim, mesh)
 
-    yield _attention, "_enable_context_parallel_dispatcher_impl", share_texts
-    yield after(DistributedDataParallel, lambda ddp: averages(ddp.process_group.size()))
-    yield after(FullyShardedDataParallel, lambda fsdp: averages(fsdp.process_group.size()))
-    yield after(_fsdp_param_group.FSDPParamGroup, fully_sharded)
-    yield after(DeviceMesh, mesh_made)
+def _followed_when_loaded(part: Part) -> dict[str, Patches]:
+    """The same of modules that take long to import, by their names."""
+
+    def fully_sharded(group: Any) -> None:
+        info = group.mesh_info
+        sizes = (getattr(info, "shard_mesh_size", 1), getattr(info, "replicate_mesh_size", 1))
+        part.averages(sizes[0] * sizes[1])
+        shapes = (param._orig_size for param in group.fsdp_params)
+        if any(len(s) and s[0] % sizes[0] for s in shapes):
+            part.unlike.add(part.size - 1)
+
+    def fsdp() -> Iterator[tuple[Any, str, Any]]:
+        kind = sys.modules[FSDP].FullyShardedDataParallel
+        yield _after(kind, lambda made: part.averages(made.process_group.size()))
+
+    def fsdp2() -> Iterator[tuple[Any, str, Any]]:
+        yield _after(sys.modules[FSDP2].FSDPParamGroup, fully_sharded)
+
+    def parts_of_texts() -> Iterator[tuple[Any, str, Any]]:
+        module = sys.modules[CONTEXT_PARALLEL]
+        enable = module._enable_context_parallel_dispatcher_impl
+
+        def share_texts(seq_dim: int, mesh: Any) -> None:
+            part.context = max(part.context, mesh.size())
+            part.unlike.add(int(mesh.mesh.flatten()[-1]))
+            enable(seq_dim, mesh)
+
+        yield module, "_enable_context_parallel_dispatcher_impl", share_texts
+
+    return {FSDP: fsdp, FSDP2: fsdp2, CONTEXT_PARALLEL: parts_of_texts}
+
+
+def _after(kind: Any, look: Callable[[Any], None]) -> tuple[Any, str, Any]:
+    """Each new object of this class is looked at."""
+    make = kind.__init__
+
+    def made(self: Any, *arguments: Any, **options: Any) -> None:
+        make(self, *arguments, **options)
+        look(self)
+
+    return kind, "__init__", made

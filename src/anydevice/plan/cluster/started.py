@@ -8,15 +8,17 @@ import runpy
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from types import CodeType, FunctionType, SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import torch
-import torch.distributed.launcher.api as elastic
-import torch.distributed.run as torchrun
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
-from anydevice.frames import is_own
+from anydevice.errors import UsageError
+from anydevice.frames import is_own, own_line
 from anydevice.plan.cluster.world import Part, World
 
 # Note [What would start other ranks]
@@ -27,11 +29,19 @@ from anydevice.plan.cluster.world import Part, World
 # - torch.distributed.run, which accelerate and others call: the script, with torchrun's variables.
 # - Popen of this Python with another LOCAL_RANK, as Lightning does it: it is taken to run on.
 # - A loop over Process(target=f) whose function calls init_process_group, or calls one that does:
-#   they are kept until one is joined. Then the one of this rank is called here. All other
-#   processes start, such as the workers of a DataLoader.
+#   they are kept until one is joined. Then the one of this rank is called here.
+# - Process(target=f, args=(network, …)) with something on a GPU, which real processes share
+#   (Hogwild): the first one that trains is called here, at once, and the others are left out. A
+#   process that does something else with a GPU cannot be planned.
+# - All other processes start, such as the workers of a DataLoader.
 
+TORCHRUN, ELASTIC = "torch.distributed.run", "torch.distributed.launcher.api"
 RUNNING = None  # what poll() says of a process that has not ended
-JOINS = "init_process_group"
+JOINS, BACKWARD = "init_process_group", "backward"
+NOT_SHARED = (
+    "expected a program whose processes do not share a GPU's memory, got {}, which gives what is "
+    "on a GPU to a process that does not train: do its work in the program's own process."
+)
 DEEPEST = 4  # calls between a process's function and that
 OF_ACCELERATE = "ACCELERATE_MIXED_PRECISION"
 
@@ -42,10 +52,22 @@ def started_here(part: Part, world: World | None) -> Iterator[tuple[Any, str, An
     for owner in (torch.multiprocessing, sys.modules["torch.multiprocessing.spawn"]):
         yield owner, "spawn", spawn
         yield owner, "start_processes", spawn
-    yield torchrun, "run", _torchrun(part, world)
-    yield elastic.elastic_launch, "__call__", _elastic(part)
     yield subprocess, "Popen", _popen(part)
     yield from _processes(part)
+
+
+def started_when_loaded(
+    part: Part, world: World | None
+) -> dict[str, Callable[[], Iterator[tuple[Any, str, Any]]]]:
+    """The same for modules that a program may import later, by their names."""
+
+    def torchrun() -> Iterator[tuple[Any, str, Any]]:
+        yield sys.modules[TORCHRUN], "run", _torchrun(part, world)
+
+    def elastic() -> Iterator[tuple[Any, str, Any]]:
+        yield sys.modules[ELASTIC].elastic_launch, "__call__", _elastic(part)
+
+    return {TORCHRUN: torchrun, ELASTIC: elastic}
 
 
 def _nodes(world: World | None) -> int:
@@ -155,8 +177,16 @@ def _processes(part: Part) -> Iterator[tuple[Any, str, Any]]:
     done: list[Any] = []
 
     def start_or_keep(self: Any) -> None:
-        if is_rank(getattr(self, "_target", None)):
+        target: Any = getattr(self, "_target", None)
+        if is_rank(target):
             kept.append(self)
+        elif _is_given_a_gpu(self):
+            if not mentions(target, BACKWARD):
+                raise UsageError(NOT_SHARED.format(own_line(sys._getframe(1))))
+            done.append(self)
+            if not part.sharing:
+                part.sharing = True
+                target(*self._args, **self._kwargs)
         else:
             start(self)
 
@@ -174,16 +204,31 @@ def _processes(part: Part) -> Iterator[tuple[Any, str, Any]]:
     yield base, "exitcode", property(lambda self: 0 if self in done else exitcode.fget(self))
 
 
-def is_rank(target: Any, deep: int = DEEPEST) -> bool:
+def _is_given_a_gpu(process: Any) -> bool:
+    """Whether a process gets a network, or a tensor, that is on a GPU."""
+    given = tree_leaves((getattr(process, "_args", ()), getattr(process, "_kwargs", {})))
+    networks = [one for one in given if isinstance(one, nn.Module)]
+    tensors = [one for one in given if isinstance(one, Tensor)]
+    return any(t.is_cuda for t in (*tensors, *chain(*(net.parameters() for net in networks))))
+
+
+def is_rank(target: Any) -> bool:
     """Whether a function of the program joins a group of ranks, or calls one that does."""
+    return mentions(target, JOINS)
+
+
+def mentions(target: Any, what: str, deep: int = DEEPEST) -> bool:
+    """Whether a function of the program uses this name, or calls one that does."""
     function = getattr(target, "__func__", target)
     if not isinstance(function, FunctionType) or not is_own(function.__code__.co_filename):
         return False
     names = _names(function.__code__)
-    if JOINS in names:
+    if what in names:
         return True
     found = (function.__globals__.get(name) for name in names)
-    return bool(deep) and any(is_rank(each, deep - 1) for each in found if each is not function)
+    return bool(deep) and any(
+        mentions(each, what, deep - 1) for each in found if each is not function
+    )
 
 
 def _names(code: CodeType) -> set[str]:

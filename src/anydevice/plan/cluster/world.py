@@ -64,6 +64,7 @@ class Part:
             shards; the last part of a text, which attends to all parts before it.
         meshes: The sizes of each DeviceMesh, by name.
         stage: This rank's place in a mesh's pipeline; None if no mesh has one.
+        sharing: Whether other processes of the program train a network on the same GPU.
     """
 
     rank: int = 0
@@ -73,6 +74,11 @@ class Part:
     unlike: set[int] = field(default_factory=set)
     meshes: list[dict[str, int]] = field(default_factory=list)
     stage: int | None = None
+    sharing: bool = False
+
+    def averages(self, size: int) -> None:
+        """So many ranks average their gradients."""
+        self.averaging = max(self.averaging, size)
 
     @property
     def replicas(self) -> int:

@@ -26,7 +26,7 @@ from types import CodeType, FrameType
 #
 # PyTorch's own optimizers branch, too: L-BFGS keeps a step only where the loss curves upwards, and
 # searches along a line until the slope is small. `USUAL` has what they find in a training that goes
-# well.
+# well; so do solvers of differential equations, which accept a step whose error is small.
 #
 # A function may return `bool(x)`, as torch.distributions does since 2.15. Then the branch is that
 # of its caller.
@@ -42,7 +42,8 @@ USUAL = {  # by file and line
         "if ys > 1e-10:": True,
         "if abs(gtd_new) <= -c2 * gtd:": True,
         "low_pos, high_pos = (0, 1) if bracket_f[0] <= bracket_f[-1] else (1, 0)": True,
-    }
+    },
+    "torchdiffeq/_impl/rk_common.py": {"if accept_step:": True},
 }
 PATIENCE = 100
 LEADS_ON = ("FOR_ITER", "RAISE", "RERAISE", "RETURN_")
@@ -179,11 +180,13 @@ def _lines(code: CodeType) -> list[int]:
 
 def _fails(code: CodeType, place: int) -> bool:
     """Whether the straight way from here ends in an error or leaves the program."""
-    ends = False
+    ends, before = False, None
     for step in _straight(code, place):
         if step.opname in ("RAISE_VARARGS", "RERAISE"):
             return True
         ends = ends or (step.opname.startswith("LOAD_") and step.argval in ENDS)
+        ends = ends or (before == "_assert" and step.argval is False)  # torch._assert(False, …)
+        before = step.argval
         if ends and step.opname.startswith("CALL"):
             return True
     return False

@@ -26,6 +26,7 @@ KEPT = ("inductor/aotautograd/", "inductor/fxgraph/", "triton/")  # all else is 
 CACHING = {"torch._inductor.compile_fx", "triton.compiler.compiler"}  # modules that write there
 DEFAULT = os.path.join(gettempdir(), "torchinductor_")  # where torch puts it as it is imported
 MOST = 256 << 20  # bytes of one run
+TICK = 0.02  # seconds that the clock of files may be late
 
 
 @dataclass
@@ -55,7 +56,7 @@ class Added:
     """In the child: what a run adds."""
 
     def __init__(self, home: Path | None) -> None:
-        self.home, self.since = home, time() - 1
+        self.home, self.since = home, time() - TICK
         if home:
             for variable, name in FOLDERS.items():
                 if os.environ.get(variable, DEFAULT).startswith(DEFAULT):

@@ -13,12 +13,12 @@ from unittest.mock import patch
 import torch
 import torch.nn.attention.flex_attention as flex_attention_module
 from torch import Tensor, nn
-from torch._dynamo.eval_frame import OptimizedModule
 from torch._guards import CompileContext
 from torch._higher_order_ops.flex_attention import flex_attention, flex_attention_backward
 from torch._ops import HigherOrderOperator, resolve_key
 from torch.utils.hooks import RemovableHandle
 
+from anydevice.plan.hollow.without_dynamo import DYNAMO, without_dynamo
 from anydevice.plan.time.recorder import in_backward
 from anydevice.virtual.compiled import choice, hollow_inductor
 from anydevice.virtual.compiled.names import MissingNameError
@@ -85,6 +85,7 @@ class Compiled:
         self.what, self._enter, self._leave = what, enter, leave
         self.used = False
         self.traced = Traced()
+        self._traces, self._tracing = False, ExitStack()
         self.hooks: list[RemovableHandle] = []  # of all modules, which do nothing in compiled code
         self.networks: list[str] = []  # the classes of those that were compiled for WHOLE
         self._wholes: dict[int, Callable[..., Any]] = {}  # by the id of the network
@@ -99,15 +100,24 @@ class Compiled:
     def seen(self) -> Iterator[None]:
         """Inside the block, what is compiled is noted."""
         self._for_a_card = torch.compile
-        with ExitStack() as stack:
+        with ExitStack() as stack, self._tracing:
             stack.enter_context(patch.object(torch, "compile", self._compile))
             stack.enter_context(warnings.catch_warnings())
             warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are global")
-            with suppress(MissingNameError):
-                self.traced = stack.enter_context(tracing())
+            if DYNAMO in sys.modules:
+                self._trace()
+            else:
+                stack.enter_context(without_dynamo())
             if self.what == WHOLE:
                 stack.enter_context(patch.object(nn.Module, "__call__", self._calling()))
             yield
+
+    def _trace(self) -> None:
+        """From here on, what Dynamo does is noted."""
+        if not self._traces:
+            self._traces = True
+            with suppress(MissingNameError):
+                self.traced = self._tracing.enter_context(tracing())
 
     def _calling(self) -> Callable[..., Any]:
         """What calls a module that no other one calls."""
@@ -141,15 +151,16 @@ class Compiled:
         if self.what != EAGER and not (generates and self.why_not):
             if generates:
                 self._note_mode(options)
+            self._trace()
             compiled = self._for_a_card(model, **options)
-            if isinstance(compiled, OptimizedModule):
+            if isinstance(compiled, _optimized_module()):
                 compiled.forward = self._unwatched(compiled.forward)
                 return compiled
             quick = self._unwatched(compiled)
             return self._in_place(model, quick) if _is_own_call(model) else quick
         if isinstance(model, nn.Module):
             context: Any = self._noted  # as far as it is used: it wraps the forward pass
-            return OptimizedModule(model, context)
+            return _optimized_module()(model, context)
         return self._noted(model)
 
     def _unwatched(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
@@ -228,6 +239,13 @@ class Compiled:
             return kernel(*args, **kwargs)
 
 
+def _optimized_module() -> Any:
+    """Its class, which takes long to import."""
+    from torch._dynamo.eval_frame import OptimizedModule
+
+    return OptimizedModule
+
+
 def _is_own_call(function: Any) -> bool:
     """Whether it is what module.compile() compiles."""
     return getattr(function, "__func__", None) is nn.Module._call_impl
@@ -235,7 +253,8 @@ def _is_own_call(function: Any) -> bool:
 
 def _is_eager_network(module: nn.Module) -> bool:
     """Whether it is a module with parameters on a GPU that could be compiled and is not."""
-    compiled = isinstance(module, OptimizedModule | torch.jit.ScriptModule)
+    loaded = (_optimized_module(),) if DYNAMO in sys.modules else ()
+    compiled = isinstance(module, (torch.jit.ScriptModule, *loaded))
     if compiled or module._compiled_call_impl is not None:
         return False
     return any(parameter.is_cuda for parameter in module.parameters())

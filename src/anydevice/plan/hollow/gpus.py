@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from anydevice.devices.catalogue import card
 from anydevice.plan.context import Context
 from anydevice.plan.hollow.compiled import AS_WRITTEN
-from anydevice.plan.hollow.failures import DoesNotFitError
+from anydevice.plan.hollow.failures import CannotPlanError, DoesNotFitError
 from anydevice.plan.hollow.isolated import isolated
 from anydevice.plan.hollow.run import AMPLE, HollowRun, hollow_run
 from anydevice.plan.hollow.sizes import SHARE
+from anydevice.plan.hollow.steps import WHOLE
 
 
 @dataclass(frozen=True)
@@ -34,22 +35,32 @@ class HollowGPUs:
     sdpa: str | None = None  # the kernel that attention takes where it can
     shown: bool = False  # what the program prints
     compiles: str = AS_WRITTEN  # or EAGER, or WHOLE
+    falling: bool = False  # whether float() reads ever smaller numbers, and no zeros
     around: Callable[[], AbstractContextManager[Any]] = nullcontext  # as hollow_run has it
 
     def run(self, program: Callable[[], object], name: str) -> HollowRun:
         """What the program's steps take, even where that is more than these GPUs have.
 
-        It fits if it does with the largest context, and may fit if it does with the smallest.
+        It fits if it does with the largest context, and may fit if it does with the smallest. With
+        plenty of memory it takes as much as with enough. If that is more than the card has, it runs
+        again with what the card has, unless its tensors alone are more: the allocator could still
+        return what it only keeps.
         """
         memory, context = card(self.kind).memory, self.taken
-        with suppress(DoesNotFitError):
-            return self._run(program, name, memory - context.high)
         need = self._run(program, name, AMPLE)
+        if need.floats and need.unit != WHOLE and need.steps < need.wanted and not self.falling:
+            with suppress(CannotPlanError):
+                longer = replace(self, falling=True, shown=False).run(program, name)
+                return longer if longer.steps > need.steps else need
+        if need.reserved + context.high <= memory and not need.limits_itself:
+            return need
         need.verdict = "no"
-        if need.allocated + context.low <= memory:
-            with suppress(DoesNotFitError):
-                need = self._run(program, name, memory - context.low)
-                need.verdict = "maybe"
+        for taken, verdict in ((context.high, "yes"), (context.low, "maybe")):
+            if need.allocated + taken <= memory:
+                with suppress(DoesNotFitError):
+                    tight = self._run(program, name, memory - taken)
+                    tight.verdict = verdict
+                    return tight
         return need
 
     def run_if_it_fits(self, program: Callable[[], object], name: str) -> HollowRun:
@@ -79,6 +90,7 @@ class HollowGPUs:
             sdpa=self.sdpa,
             name=name,
             compiles=self.compiles,
+            falling=self.falling,
             around=self.around,
             **options,
         )

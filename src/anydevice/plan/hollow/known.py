@@ -9,6 +9,7 @@ from weakref import ref
 
 import torch
 from torch import Tensor
+from torch.multiprocessing import reductions
 from torch.utils._pytree import tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -27,10 +28,11 @@ MOST = 1 << 16  # elements; an op on more is not computed
 #   `x[labels == 3]` are what they would be. What is random is not known.
 # - Numbers are assumed to be finite. So `isnan` and `isinf` are false, and `isfinite` is true,
 #   which PyTorch computes as `(x == x) * (abs(x) != inf)`. These may be large: one element
-#   then stands for all.
+#   then stands for all. Matrices are regular: what linalg factorises has no error.
 #
 # Values belong to a tensor and end when its storage is written to.
 
+StorageWeakRef: Any = reductions.StorageWeakRef
 OF_UNIFORM = {
     *(aten.all, aten.any, aten.bitwise_not, aten.logical_not, aten.mul, aten.bitwise_and),
     *(aten.bitwise_or, aten.logical_and, aten.logical_or, aten._is_all_true, aten._is_any_true),
@@ -52,6 +54,7 @@ class KnownValues:
         self._values: Any = WeakTensorKeyDictionary()
         self._likely: Any = WeakTensorKeyDictionary()
         self._in: dict[int, list[ref[Tensor]]] = {}  # by storage
+        self._copies: dict[int, Any] = {}  # storages on the host, of values that nobody knows
         self.reads = False  # whether a GPU is read for this just now, and not by the program
 
     def of(self, tensor: Tensor) -> Tensor | None:
@@ -65,6 +68,13 @@ class KnownValues:
         if not tensor.is_cuda:
             return tensor.detach()
         return self._read(tensor) if torch.ops.anydevice.is_known(tensor) else None
+
+    def is_unknown_copy(self, tensor: Tensor) -> bool:
+        """Whether it was copied from a GPU to the host, and its values are not known."""
+        if tensor.layout != torch.strided:
+            return False
+        kept = self._copies.get(tensor.untyped_storage()._cdata)
+        return kept is not None and not kept.expired()
 
     def likely(self, tensor: Tensor) -> bool:
         """Whether it asks if any value is true, which is likely."""
@@ -87,6 +97,11 @@ class KnownValues:
         if op.mutable:
             self._forget(args)
             return
+        if op.packet is aten._to_copy and not result.is_cuda and args[0].is_cuda:
+            self._note_copy(args[0], result)
+        if op.name.endswith("_ex") and isinstance(result, tuple) and result[-1].is_cuda:
+            info = result[-1]  # where a factorisation of linalg failed: nowhere
+            self._keep(info, info.new_zeros((1,) * info.dim(), device="cpu"), uniform=True)
         if not isinstance(result, Tensor) or result.dtype not in WHOLE:
             return
         if op.packet is aten.any:
@@ -95,6 +110,11 @@ class KnownValues:
             self._learn(op.op, args, kwargs, result)
         elif self._in and args and isinstance(args[0], Tensor) and args[0] in self._values:
             result.copy_(self.of(args[0]))  # type: ignore[arg-type]
+
+    def _note_copy(self, tensor: Tensor, copy: Tensor) -> None:
+        if copy.layout == torch.strided and not self.reads and self.of(tensor) is None:
+            storage = copy.untyped_storage()
+            self._copies[storage._cdata] = StorageWeakRef(storage)
 
     def _follow_collective(self, op: Any, args: Any, kwargs: Any, result: Any) -> None:
         if not self._values:

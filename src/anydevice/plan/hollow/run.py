@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -47,6 +48,19 @@ ROCM = (
     "own libraries (hipBLAS, MIOpen) take for their work is not modelled."
 )
 
+FALLS = (
+    "Assumed: what float() reads at {} goes down, as a loss does; a hollow GPU has no values, and "
+    "with zeros the program ended earlier."
+)
+MAY_END_EARLY = (
+    "float() reads zero at {}, since a hollow GPU has no values: if a loop or a branch depends on "
+    "it, the program may have ended early. With .item(), a number is known to be unknown."
+)
+BESIDE = (
+    "The program trains in several processes on the GPU. The answer is for one of them alone: each "
+    "takes as much again, except for the network that they share, and has a CUDA context."
+)
+
 
 @dataclass
 class HollowRun:
@@ -78,6 +92,8 @@ class HollowRun:
     attention: list[str] = field(default_factory=list)  # its kernels: "flash", "cudnn" …
     traced: Traced = field(default_factory=Traced, repr=False)  # what Dynamo made of it
     networks: list[str] = field(default_factory=list, repr=False)  # what --compile compiled
+    floats: list[str] = field(default_factory=list)  # lines where float() read what is unknown
+    limits_itself: bool = False  # whether the program set a share of the memory that it may take
     verdict: str = "yes"  # whether it fits: "maybe", if that depends on the context's size; "no"
 
     @property
@@ -160,6 +176,7 @@ def hollow_run(
     name: str = "the program",
     brief: bool = False,
     compiles: str = AS_WRITTEN,
+    falling: bool = False,
     around: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> HollowRun:
     """Calls the function on a hollow GPU until `steps` steps are done.
@@ -168,6 +185,7 @@ def hollow_run(
 
     The GPU has the card's memory, or `memory`, less the context. DoesNotFitError if that is ever
     too little. `brief`: without each block and the time. `compiles`: AS_WRITTEN, EAGER or WHOLE.
+    `falling`: float() reads ever smaller numbers, and no zeros.
     `around`: the context in which the function is called; what it gives is the run's `part`.
     """
     kind = card(gpu)
@@ -175,7 +193,7 @@ def hollow_run(
     running = _Running(function, kind, gpus, steps, taken, name, brief)
     running.assume_zeros, running.assume_true = assume_zeros, assume_true
     running.inference, running.around, running.sdpa = inference, around, sdpa
-    running.compiles = compiles
+    running.compiles, running.falling = compiles, falling
     try:
         return running.on(kind.memory if memory is None else memory)
     except torch.OutOfMemoryError as error:
@@ -198,6 +216,8 @@ class _Running:
     part: Any = None
     sdpa: str | None = None
     compiles: str = AS_WRITTEN
+    falling: bool = False
+    floats: list[str] = field(default_factory=list)
 
     def on(self, memory: int) -> HollowRun:
         """Runs on a card with this memory; OutOfMemoryError if that is ever too little."""
@@ -212,7 +232,7 @@ class _Running:
                 sizes=AssumedSizes(self.assume_true),
                 compiles=self.compiles,
             )
-            with preferred(self.sdpa):
+            with preferred(self.sdpa), self._as_on_the_card():
                 notes = self._run(watch)
             stats = [torch.cuda.memory_stats(device) for device in range(self.gpus)]
             if not any(one.get(ALLOCATED) for one in stats):
@@ -220,6 +240,7 @@ class _Running:
             if _refusals(self.gpus) > watch.refused:
                 raise torch.OutOfMemoryError  # the program caught it
             gc.collect()
+            limits = [torch.cuda.get_per_process_memory_fraction(gpu) for gpu in range(self.gpus)]
         fullest = max(range(self.gpus), key=lambda device: stats[device][RESERVED])
         run = HollowRun(
             gpu=self.card.kind,
@@ -248,14 +269,30 @@ class _Running:
             attention=list(watch.attention.taken),
             traced=watch.compiled.traced,
             networks=watch.compiled.networks,
+            floats=self.floats,
+            limits_itself=min(limits) < 1,
         )
         if not self.brief:
             check_rounding(run)
         return run
 
+    def _as_on_the_card(self) -> AbstractContextManager[Any]:
+        """Programs that ask how much memory is free get the answer of the card."""
+
+        def mem_get_info(device: Any = None) -> tuple[int, int]:
+            taken = torch.cuda.memory_reserved(device) + self.context.value
+            return max(0, self.card.memory - taken), self.card.memory
+
+        owners = (torch.cuda, torch.cuda.memory)
+        stack = ExitStack()
+        for owner in owners:
+            stack.enter_context(patch.object(owner, "mem_get_info", mem_get_info))
+        return stack
+
     def _run(self, watch: StepWatch) -> list[str]:
         """Runs the program to the end of its steps; returns what was assumed."""
         branches = Branches(lambda: watch.steps.has_stepped, self.assume_zeros)
+        branches.falling = self.falling
         notes = []
         try:
             with (
@@ -275,6 +312,7 @@ class _Running:
             if not isinstance(error, SystemExit) or error.code:
                 notes.append(failed_later(error, self.name, watch.steps))
         watch.steps.end()
+        self.floats += branches.floats
         if watch.on_host:
             raise on_the_host(watch.on_host)
         if not watch.steps.ends:
@@ -298,6 +336,8 @@ class _Running:
                 "of the next; the others are taken to be like the last two, which were alike."
             )
         notes += growth(watch.steps)
+        if getattr(self.part, "sharing", False):
+            notes.append(BESIDE)
         if watch.repeated.note:
             notes.append(watch.repeated.note)
         if watch.steps.unit not in (STEP, UPDATE) and not watch.steps.inference:
@@ -312,6 +352,10 @@ class _Running:
                 "what was read from the GPU, and a hollow GPU has no values; --assume-zeros takes "
                 "each as for zero."
             )
+        if branches.floats and self.falling:
+            notes.append(FALLS.format(_listed(branches.floats)))
+        elif branches.floats and len(watch.steps.ends) < self.steps and not watch.repeats:
+            notes.append(MAY_END_EARLY.format(_listed(branches.floats)))
         notes += watch.compiled.notes
         if watch.compiled.why_not:
             notes.append(COMPILED.format(watch.compiled.why_not))

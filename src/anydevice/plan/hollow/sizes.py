@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from anydevice.plan.hollow.known import KnownValues
+from anydevice.plan.hollow.vision import SUPPRESSED
 from anydevice.plan.time.overloads import Overload
 
 aten = torch.ops.aten
@@ -73,6 +74,11 @@ class AssumedSizes:
         self.known.follow(op, args, kwargs, result)
         if op.name in INVERSIONS and isinstance(result, Tensor):
             self._rest[result] = True
+
+    def kept(self, boxes: int) -> int:
+        """Of so many boxes, how many nms() returns."""
+        self.notes[f"{self.share:.0%} {SUPPRESSED}"] = None
+        return round(self.share * boxes)
 
     def _count(self, mask: Tensor) -> int:
         """How many are true."""

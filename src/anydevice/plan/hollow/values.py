@@ -44,8 +44,10 @@ from anydevice.plan.hollow.known import KnownValues
 #
 # torch.testing.assert_close compares values last: those of a hollow GPU are taken to be close.
 #
-# What is copied to the host (`.cpu()`, `.numpy()`) and `float(tensor)`, which Python makes a plain
-# float, is zero and not marked.
+# A number that is read from a copy on the host (`loss.cpu().item()`) is unknown, too. What ops make
+# of the copy, and `.numpy()`, is zero and not marked. So is `float(tensor)`, which Python makes a
+# plain float. A loop that waits for such a number to change, or to stay, would end early. If a
+# program does, it is run again with numbers that go down as a loss does (`falling`).
 
 ARITHMETIC = (
     *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"),
@@ -57,6 +59,9 @@ OF_MATH = (
     *("log", "log2", "log10", "log1p", "exp", "expm1", "sqrt", "pow", "fmod", "fabs", "floor"),
     *("ceil", "trunc", "sin", "cos", "tan", "tanh", "atan", "isnan", "isinf", "isfinite"),
 )
+
+
+LOSS, SLOPE = 0.5, 0.9  # what float() reads goes down so, if it is not zero
 
 
 class Unknown:
@@ -132,7 +137,10 @@ class Branches:
     zeros: bool = False  # take the user's own branches for zero
     undecided: dict[str, None] = field(default_factory=dict)  # lines, in order
     checks: dict[str, None] = field(default_factory=dict)
+    falling: bool = False  # whether float() gets ever smaller numbers, and no zeros
+    floats: dict[str, None] = field(default_factory=dict)  # lines where it reads what is unknown
     _asked: dict[tuple[Any, int], int] = field(default_factory=dict)
+    _reads: int = 0
 
     def truth(self, frame: FrameType, zero: bool, *, likely: bool = False) -> bool:
         """The truth for the code that runs in this frame.
@@ -165,6 +173,15 @@ class Branches:
             self.undecided[line] = None
         return branch.skips
 
+    def as_float(self, frame: FrameType, zero: float) -> float:
+        """What float() makes of an unknown value."""
+        if is_own(frame.f_code.co_filename):
+            self.floats[line_text(frame.f_code.co_filename, frame.f_lineno)] = None
+        if not self.falling:
+            return zero
+        self._reads += 1
+        return LOSS * SLOPE**self._reads
+
     def _goes_on(self, branch: Branch, patience: int) -> bool:
         key = branch.code, branch.at
         self._asked[key] = self._asked.get(key, 0) + 1
@@ -191,14 +208,14 @@ def reads_answered(branches: Branches, known: KnownValues) -> Iterator[None]:
     def reading_item(self: torch.Tensor) -> Any:
         read = item(self)
         if not self.is_cuda:
-            return read
+            return unknown(read) if known.is_unknown_copy(self) else read
         values = values_of(self)
         return unknown(read) if values is None else item(values)
 
     def reading_list(self: torch.Tensor) -> Any:
         read = tolist(self)
         if not self.is_cuda:
-            return read
+            return _each(read) if known.is_unknown_copy(self) else read
         values = values_of(self)
         return _each(read) if values is None else tolist(values)
 
@@ -210,6 +227,17 @@ def reads_answered(branches: Branches, known: KnownValues) -> Iterator[None]:
         if values is not None:
             return bool(truth(values))
         return branches.truth(sys._getframe(1), read, likely=known.likely(self))
+
+    as_float = tensor.__float__
+
+    def reading_float(self: torch.Tensor) -> float:
+        read = float(as_float(self))
+        values = values_of(self) if self.is_cuda else None
+        if values is not None:
+            return float(as_float(values))
+        if self.is_cuda or known.is_unknown_copy(self):
+            return branches.as_float(sys._getframe(1), read)
+        return read
 
     def as_known(plain: Callable[..., Any]) -> Callable[..., Any]:
         def reading(self: torch.Tensor) -> Any:
@@ -223,8 +251,12 @@ def reads_answered(branches: Branches, known: KnownValues) -> Iterator[None]:
         for name, reading in (("item", reading_item), ("tolist", reading_list)):
             stack.enter_context(patch.object(tensor, name, reading))
         stack.enter_context(patch.object(tensor, "__bool__", reading_truth))
-        for name in ("__int__", "__index__", "__float__"):
+        stack.enter_context(patch.object(tensor, "__float__", reading_float))
+        for name in ("__int__", "__index__"):
             stack.enter_context(patch.object(tensor, name, as_known(getattr(tensor, name))))
+        for owner in (torch, tensor):
+            stack.enter_context(patch.object(owner, "equal", _comparing(owner.equal)))
+            stack.enter_context(patch.object(owner, "allclose", _comparing(owner.allclose)))
         for name in OF_MATH:
             stack.enter_context(patch.object(math, name, _of_unknown(getattr(math, name))))
         stack.enter_context(patch.object(TensorLikePair, "_compare_values", _taken_as_close))
@@ -240,6 +272,20 @@ def reads_answered(branches: Branches, known: KnownValues) -> Iterator[None]:
                 "which branches on what it read from the GPU, and a hollow GPU has no values: use "
                 "--assume-zeros (assume_zeros=True) if the branch for zero is the usual one."
             ) from None
+
+
+def _comparing(compare: Callable[..., bool]) -> Callable[..., bool]:
+    """`equal` or `allclose`: unknown, but for tensors of other shapes, and for the same one."""
+
+    @wraps(compare)
+    def compared(one: torch.Tensor, other: torch.Tensor, *more: Any, **options: Any) -> bool:
+        result = compare(one, other, *more, **options)
+        if not (one.is_cuda and other.is_cuda) or one.shape != other.shape:
+            return result
+        same = one.data_ptr() == other.data_ptr() and one.stride() == other.stride()
+        return same or unknown(result)
+
+    return compared
 
 
 def _taken_as_close(pair: TensorLikePair, actual: torch.Tensor, expected: torch.Tensor) -> None:

@@ -37,6 +37,7 @@ from anydevice.plan.hollow.phases import Phase, passes, turns
 from anydevice.plan.hollow.repeated import Repeated
 from anydevice.plan.hollow.sizes import AssumedSizes
 from anydevice.plan.hollow.steps import BACKWARD, FORWARD, STEP, Steps
+from anydevice.plan.hollow.vision import of_vision, without_kernel
 from anydevice.plan.time.overloads import Overload, overload_of
 from anydevice.plan.time.recorder import WorkRecorder, in_backward, tensors_in
 from anydevice.plan.time.work import Entry, Work
@@ -208,13 +209,15 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         if op.collective and op.op in SENDS:
             self.pipelined = True
+        vision = self._reads_gpu and of_vision(op)
+        call = without_kernel(op, self.sizes.kept) if vision else op.op
         result = self.sizes.answer(op, args, kwargs) if self._reads_gpu else NotImplemented
         if result is not NotImplemented:
             return result
         if self.recorder and self._records:
-            result = self.recorder.run(op, args, kwargs, inputs)
+            result = self.recorder.run(op, args, kwargs, inputs, call)
         else:
-            result = op.op(*args, **kwargs)
+            result = call(*args, **kwargs)
         self.sizes.follow(op, args, kwargs, result)
         return result
 

@@ -67,16 +67,10 @@ def _tried(
     subject: Subject, gpus: HollowGPUs, run: HollowRun, batch_arg: str | None
 ) -> Iterator[Remedy]:
     given = os.environ.get(SETTINGS, "")
-    if "expandable_segments" not in given:
+    fewer_gaps = run.allocated + run.context.low <= run.card.memory
+    if fewer_gaps and "expandable_segments" not in given:
         program = WithSettings(subject, ",".join(filter(None, (given, EXPANDABLE))))
         yield _run("expandable segments", f"{SETTINGS}={EXPANDABLE}", gpus, program, subject.name)
-    if "math" in run.attention:
-        for kernel in ("flash", "efficient"):
-            name, how = f"attention: {kernel}", "torch.nn.attention.sdpa_kernel"
-            found = _run(name, how, replace(gpus, sdpa=kernel), subject, subject.name)
-            if found.attention == [kernel]:
-                yield found
-                break
     if batch_arg and (batch := subject.batch or run.samples):
         yield from _in_parts(subject, gpus, batch, batch_arg)
 

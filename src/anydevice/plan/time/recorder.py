@@ -8,7 +8,7 @@ work = recorder.step(-1)
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from time import thread_time
@@ -114,15 +114,22 @@ class WorkRecorder(Mode):  # type: ignore[misc]
         kwargs = kwargs or {}
         return self.run(overload_of(op), args, kwargs, tensors_in((*args, *kwargs.values())))
 
-    def run(self, op: Overload, args: Any, kwargs: Any, inputs: list[Tensor]) -> Any:
-        """Runs the op with these tensors among its arguments, and notes it."""
+    def run(
+        self,
+        op: Overload,
+        args: Any,
+        kwargs: Any,
+        inputs: list[Tensor],
+        call: Callable[..., Any] | None = None,
+    ) -> Any:
+        """Runs the op with these tensors among its arguments, or `call` in its place; notes it."""
         self._given, self._moved = inputs, False
         on_gpu = any(tensor.is_cuda for tensor in inputs)
         known = self._host_times[op.name, sum(t.numel() for t in inputs)] if inputs else []
         timed = not on_gpu and not self._loads and len(known) < TIMES
         begin = thread_time() if timed else 0.0
         try:
-            result = op.op(*args, **kwargs)
+            result = (call or op.op)(*args, **kwargs)
         finally:
             self._given = []  # they may be freed
         if timed:
