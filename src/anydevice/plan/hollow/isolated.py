@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from importlib import import_module
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from tempfile import TemporaryDirectory, TemporaryFile
@@ -21,7 +22,7 @@ import torch
 
 from anydevice import system
 from anydevice.notices import say_once
-from anydevice.plan.hollow import compilations, sandbox
+from anydevice.plan.hollow import compilations, sandbox, without_dynamo
 from anydevice.plan.hollow.failures import CannotPlanError
 from anydevice.text import signal_name
 from anydevice.virtual import build, enabled
@@ -30,7 +31,6 @@ from anydevice.virtual.machine import Machine, put_in_place
 T = TypeVar("T")
 NOT_SENT = "expected a program that can be sent to a new process, which this system needs"
 LONG = 5  # seconds, after which a notice says that it is still running
-AGAIN = 60  # seconds, before the same notice is printed again
 LOOK = 0.1  # seconds between two looks at what it prints
 FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 
@@ -158,6 +158,8 @@ class Child:
                 say_once(told)
         elif isinstance(told, compilations.Files):
             told.keep()
+        elif isinstance(told, without_dynamo.Loaded):
+            _late.append(without_dynamo.DYNAMO)
         elif self._hear:
             self._hear(told)
 
@@ -223,10 +225,13 @@ def main(descriptor: int, output: int) -> None:
     _answer(called, connection, said, folder)
 
 
-def _load_what_torch_loads_late() -> None:
-    """Once, instead of in each child: an optimizer's first step imports Dynamo."""
-    import torch._dynamo.eval_frame  # noqa: F401
+_late: list[str] = []  # in the parent: modules that a child imported, and the next one may
 
+
+def _load_what_torch_loads_late() -> None:
+    """Once, instead of in each child."""
+    while _late:
+        import_module(_late.pop())
     try:
         build.library()
     except build.BuildError as error:
@@ -237,16 +242,6 @@ def _hide_real_gpus() -> None:
     """PyTorch counts the visible GPUs once per process: here it finds none."""
     with patch.dict(os.environ, CUDA_VISIBLE_DEVICES=""):
         getattr(torch._C, "_cuda_getDeviceCount", int)()
-
-
-_notices: dict[str, float] = {}  # when each was printed
-
-
-def _say(notice: str) -> None:
-    """A plan takes several runs: a notice of one holds for the next, too."""
-    if monotonic() - _notices.get(notice, -AGAIN) >= AGAIN:
-        sys.stderr.write(f"anydevice: {notice} …\n")
-        _notices[notice] = monotonic()
 
 
 @dataclass
@@ -260,14 +255,14 @@ class _Watched:
     read: int = 0
 
     def look(self) -> None:
-        """Copies what is new, and says that it takes long."""
+        """Copies what is new, and says once that it takes long."""
         if self.shown:
             new = os.pread(self.said.fileno(), 1 << 20, self.read)
             self.read += len(new)
             sys.stderr.write(new.decode(errors="replace"))
             sys.stderr.flush()
         if self.waiting and monotonic() - self.since > LONG:
-            _say(self.waiting)
+            sys.stderr.write(f"anydevice: {self.waiting} …\n")
             self.waiting = ""
 
 
@@ -295,6 +290,8 @@ def _answer(
         sys.stderr.flush()
         with suppress(OSError, NameError):
             added.tell(connection)
+            if without_dynamo.DYNAMO in sys.modules:
+                connection.send(without_dynamo.Loaded())
         connection.send(result)
         gc.collect()  # a DataLoader's workers end with it
     finally:

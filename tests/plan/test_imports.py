@@ -1,0 +1,53 @@
+"""A plan imports what takes long only for a program that needs it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from anydevice.plan.hollow import without_dynamo
+
+PROGRAM = """
+import sys
+import torch
+network = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 1)).to("cuda")
+optimizer = torch.optim.Adam(network.parameters())
+for _ in range(2):
+    optimizer.zero_grad()
+    network(torch.ones(4, 8, device="cuda")).sum().backward()
+    optimizer.step()
+    assert torch.is_grad_enabled()
+late = ["torch._dynamo", "sympy", "torch.distributed.fsdp", "torch.distributed.tensor"]
+print([name for name in late if name in sys.modules])
+"""
+
+
+def test_a_program_that_does_not_compile_needs_no_dynamo(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    words = [sys.executable, "-m", "anydevice", "plan", "--gpu", "t4", "train.py"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "[]\n"
+    assert "the first 2 steps" in done.stdout
+
+
+def test_all_is_as_before_once_the_program_imports_dynamo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "not_loaded_yet.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(without_dynamo, "DYNAMO", "not_loaded_yet")
+    step = torch.optim.Rprop.step
+    plain = torch.optim.Optimizer.zero_grad.__wrapped__  # type: ignore[attr-defined]
+    before = step.__code__, torch._check_with  # type: ignore[attr-defined]
+    with without_dynamo.without_dynamo():
+        assert "graph_break" not in step.__code__.co_names
+        with pytest.raises(ValueError, match="two"):
+            torch._check_value(False, lambda: "two")
+        import not_loaded_yet  # type: ignore[import-not-found]  # noqa: F401
+
+        assert step.__code__ is before[0]
+        assert getattr(plain, without_dynamo.KEPT, None) is not plain
+    assert torch._check_with is before[1]  # type: ignore[attr-defined]
