@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 
-from anydevice.check.finding import Finding
+from anydevice.check.finding import Change, Finding
 from anydevice.check.trace import Seen, Span, Trace
 from anydevice.devices.catalogue import Card
 from anydevice.plan.time.predict import Simulation
@@ -82,21 +82,27 @@ class Prices:
         usual = self.trace.usual
         if usual is None:
             return {}
-        fixable = [f for f in findings if f.change is not None and f.per != "evaluation batch"]
+        changes = [
+            (finding.seconds, finding.change)
+            for finding in findings
+            if finding.change is not None and finding.per != "evaluation batch"
+        ]
         return {
-            card.kind: self._fixed_on(card, self.trace.work(usual), fixable) for card in self.cards
+            card.kind: self._fixed_on(card, self.trace.work(usual), changes) for card in self.cards
         }
 
-    def _fixed_on(self, card: Card, work: list[Seen], findings: Iterable[Finding]) -> float:
+    def _fixed_on(
+        self, card: Card, work: list[Seen], changes: Sequence[tuple[dict[str, float], Change]]
+    ) -> float:
         doubtful = []
-        for finding in findings:
-            if finding.seconds.get(card.kind, 0.0) < 0:
-                doubtful.append(finding)
-            elif finding.change is not None:
-                work = list(finding.change(work))
+        for saved, change in changes:
+            if saved.get(card.kind, 0.0) < 0:
+                doubtful.append(change)
+            else:
+                work = list(change(work))
         time = self._seconds(work, card)
-        for finding in doubtful:
-            changed = work if finding.change is None else list(finding.change(work))
+        for change in doubtful:
+            changed = list(change(work))
             if (quicker := self._seconds(changed, card)) < time:
                 work, time = changed, quicker
         return time

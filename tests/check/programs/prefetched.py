@@ -2,7 +2,7 @@ import torch
 from torch import nn
 
 class Prefetcher:
-    """Copies the next batch on a stream of its own."""
+    """Copies the next batch on a side stream."""
     def __init__(self, loader):
         self.loader = iter(loader)
         self.stream = torch.cuda.Stream()
