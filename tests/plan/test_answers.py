@@ -34,6 +34,7 @@ EXPECTED: dict[str, tuple[tuple[int, str], list[str]]] = {
     "own_optimizer": ((3, "update"), []),
     "policy_gradient": (TRAINS, []),
     "ppo": (TRAINS, []),
+    "serves": ((10, "forward pass"), ["program was stopped there"]),
     "raw_ops": ((1, "program"), ["answer is for all of it"]),
     "two_gpus": (TRAINS, ["it was given 2 (--gpus)"]),
     "timed": ((10, "backward pass"), []),

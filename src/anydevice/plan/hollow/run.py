@@ -56,6 +56,10 @@ MAY_END_EARLY = (
     "float() reads zero at {}, since a hollow GPU has no values: if a loop or a branch depends on "
     "it, the program may have ended early. With .item(), a number is known to be unknown."
 )
+STOPPED = (
+    "The last forward passes did the same, so the program was stopped there: what would come after "
+    "them, such as a decoder, is not in the answer."
+)
 BESIDE = (
     "The program trains in several processes on the GPU. The answer is for one of them alone: each "
     "takes as much again, except for the network that they share, and has a CUDA context."
@@ -305,6 +309,8 @@ class _Running:
         except (Enough, KeyboardInterrupt, torch.OutOfMemoryError) as end:
             if not isinstance(end, Enough):
                 raise
+            if watch.steps.unit == FORWARD and not self.inference:
+                notes.append(STOPPED)
         except BaseException as error:
             watch.steps.end()
             if not self._has_answer(watch, error):
