@@ -1,5 +1,6 @@
 """What a program around its network does: detection, linear algebra, processes."""
 
+import runpy
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -152,3 +153,26 @@ def test_a_program_that_may_have_ended_early_for_a_zero_says_so() -> None:
     run = planned(once)
     assert run.steps == 1
     assert any("float() reads zero at test_libraries.py" in note for note in run.notes)
+
+
+SOLVER = """
+def turns_of(error):
+    turns = 0
+    while error > 1e-3:
+        turns += 1
+        error = error / 2
+    return turns
+"""
+
+
+def iterate(file: Path) -> None:
+    library = runpy.run_path(str(file))
+    for loss in steps_of(nn.Linear(4, 4).cuda()):
+        assert [library["turns_of"](loss.detach().sum()) for _ in range(3)] == [1, 1, 1]
+
+
+def test_a_loop_in_a_library_takes_one_turn_each_time(tmp_path: Path) -> None:
+    file = tmp_path / "site-packages" / "solver.py"
+    file.parent.mkdir()
+    file.write_text(SOLVER)
+    assert planned(partial(iterate, file)).steps == 2

@@ -58,6 +58,11 @@ class Branch:
     jumps_if: bool  # the truth for which it jumps
 
     @property
+    def line(self) -> int:
+        """Its line in the file."""
+        return _lines(self.code)[self.at]
+
+    @property
     def skips(self) -> bool:
         """The truth that leaves out the body of an `if`."""
         return self.jumps_if
@@ -76,7 +81,7 @@ class Branch:
     @property
     def usual(self) -> bool | None:
         """What PyTorch's own code finds here; None if that is not known."""
-        line = linecache.getline(self.code.co_filename, _lines(self.code)[self.at])
+        line = linecache.getline(self.code.co_filename, self.line)
         file = "/".join(Path(self.code.co_filename).parts[-3:])
         return USUAL.get(file, {}).get(line.partition("  #")[0].strip())
 

@@ -183,7 +183,7 @@ class Branches:
         return LOSS * SLOPE**self._reads
 
     def _goes_on(self, branch: Branch, patience: int) -> bool:
-        key = branch.code, branch.at
+        key = branch.code, branch.line  # Python asks at both ends of a loop
         self._asked[key] = self._asked.get(key, 0) + 1
         return self._asked[key] % patience != 0
 
