@@ -176,3 +176,20 @@ def test_a_loop_in_a_library_takes_one_turn_each_time(tmp_path: Path) -> None:
     file.parent.mkdir()
     file.write_text(SOLVER)
     assert planned(partial(iterate, file)).steps == 2
+
+
+def draw() -> None:
+    from torch.utils.tensorboard import SummaryWriter
+
+    network = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.Flatten(), nn.LazyLinear(1)).cuda()
+    x = torch.rand(2, 1, 4, 4, device="cuda")
+    network(x)
+    SummaryWriter("runs").add_graph(network, x)
+    for _ in range(2):
+        network(x).sum().backward()
+        torch.optim.SGD(network.parameters(), 0.1).step()
+
+
+@pytest.mark.long
+def test_a_network_that_tensorboard_draws_is_planned() -> None:
+    assert planned(draw).unit == "step"

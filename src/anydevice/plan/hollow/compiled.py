@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import wraps
 from typing import Any
 from unittest.mock import patch
@@ -23,6 +23,7 @@ from anydevice.plan.time.recorder import in_backward
 from anydevice.virtual.compiled import choice, hollow_inductor
 from anydevice.virtual.compiled.names import MissingNameError
 from anydevice.virtual.compiled.tracing import Traced, tracing
+from anydevice.virtual.loading import Waiting
 
 # Note [Compiled code under plan]
 # With Triton installed, a program is compiled as for a card (virtual/compiled/hollow_inductor.py).
@@ -48,6 +49,7 @@ COMPILED = (
     "torch.compile: predicted for the program as written, since {}; compiled, it usually takes "
     "less memory and time."
 )
+TENSORBOARD = "torch.utils.tensorboard.writer"
 AS_WRITTEN, EAGER, WHOLE = "", "eager", "whole"  # what is compiled: nothing, or each network
 AUTOTUNED = (
     "torch.compile with max-autotune: predicted for the kernels that Inductor takes by its "
@@ -63,8 +65,13 @@ EAGER_FLEX = (
 )
 
 
-def _nothing(*_: Any) -> None:
+def _nothing(*_: Any, **__: Any) -> None:
     """Nobody asks."""
+
+
+def _without_graphs() -> AbstractContextManager[Any]:
+    """TensorBoard gets no drawing of a network: for TorchScript's tracer, sizes are tensors."""
+    return patch.object(sys.modules[TENSORBOARD].SummaryWriter, "add_graph", _nothing)
 
 
 class Compiled:
@@ -108,6 +115,9 @@ class Compiled:
                 self._trace()
             else:
                 stack.enter_context(without_dynamo())
+            later = Waiting()
+            stack.callback(later.forget)
+            later.wait(TENSORBOARD, lambda: stack.enter_context(_without_graphs()))
             if self.what == WHOLE:
                 stack.enter_context(patch.object(nn.Module, "__call__", self._calling()))
             yield
