@@ -6,6 +6,8 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
 from anydevice.devices.catalogue import card
@@ -69,6 +71,23 @@ def test_a_program_that_does_not_fit_is_told_what_helps(found):
     assert "Estimated rows (~)" in str(found)
     estimated = {row["name"] for row in found.to_dict()["tried"] if row["estimated"]}
     assert estimated >= {"checkpointing", "half precision", "8-bit optimizer"}
+
+
+def test_attention_is_tried_with_the_kernels_that_the_program_rules_out():
+    def attend():
+        x = torch.randn(2, 4, 512, 16, device="cuda", dtype=torch.half, requires_grad=True)
+        optimizer = torch.optim.SGD([x], 1e-3)
+        with sdpa_kernel(SDPBackend.MATH):
+            while True:
+                scaled_dot_product_attention(x, x, x).sum().backward()
+                optimizer.step()
+
+    subject, gpus = subject_of(attend, None, None), HollowGPUs("a100-80gb", steps=2)
+    run = gpus.run(subject, subject.name)
+    assert run.attention == ["math"]
+    tried = {one.name: one for one in remedies_for_program(subject, gpus, run, None).tried}
+    assert tried["fused attention"].attention == ["flash"]
+    assert tried["fused attention"].device_bytes < run.device_bytes
 
 
 @pytest.mark.long

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from unittest.mock import patch
 
 import torch
 
@@ -19,6 +21,7 @@ from anydevice.plan.time.work import Work
 
 SETTINGS = "PYTORCH_CUDA_ALLOC_CONF"
 EXPANDABLE = "expandable_segments:True"
+ALLOWED = "allow flash and memory-efficient attention (torch.nn.attention.sdpa_kernel)"
 NOTE = (
     "Estimated rows (~) are what is left if all that the change can free is freed; the others were "
     "run. A smaller batch in parts takes the steps' time, with one optimizer step for each part."
@@ -63,6 +66,22 @@ class WithSettings:
         return self.program()
 
 
+@dataclass(frozen=True)
+class WithFusedAttention:
+    """A program that cannot rule out the fused kernels of attention."""
+
+    program: Callable[[], object]
+
+    def __call__(self) -> object:
+        """Runs the program, with all kernels allowed."""
+        with ExitStack() as stack:
+            for kernel in ("flash", "mem_efficient", "cudnn"):
+                allow = f"_set_sdp_use_{kernel}"
+                getattr(torch._C, allow)(True)
+                stack.enter_context(patch.object(torch._C, allow, lambda enabled: None))
+            return self.program()
+
+
 def _tried(
     subject: Subject, gpus: HollowGPUs, run: HollowRun, batch_arg: str | None
 ) -> Iterator[Remedy]:
@@ -71,6 +90,10 @@ def _tried(
     if fewer_gaps and "expandable_segments" not in given:
         program = WithSettings(subject, ",".join(filter(None, (given, EXPANDABLE))))
         yield _run("expandable segments", f"{SETTINGS}={EXPANDABLE}", gpus, program, subject.name)
+    if "math" in run.attention:  # where the program rules the others out
+        found = _run("fused attention", ALLOWED, gpus, WithFusedAttention(subject), subject.name)
+        if "math" not in found.attention:
+            yield found
     if batch_arg and (batch := subject.batch or run.samples):
         yield from _in_parts(subject, gpus, batch, batch_arg)
 
