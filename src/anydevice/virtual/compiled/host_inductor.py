@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cache
 from typing import Any
+from unittest.mock import patch
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule, Node
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from anydevice.notices import say_once
@@ -29,8 +31,9 @@ from anydevice.virtual.compiled.names import configuration, inductor_names
 # (`to_host`); what its wrapper allocates lies on the virtual GPU, so that memory is counted.
 #
 # A graph with an op that the CPU lacks (CUDA's attention kernels), that draws random numbers (they
-# stay those of the card's generator), communicates, or is of another library, runs op by op on the
-# virtual GPU. So does one of several GPUs, and so do all where there is no C++ compiler.
+# stay those of the card's generator), communicates, is of another library, or on a stream of the
+# program's own, runs op by op on the virtual GPU. So does one of several GPUs, and so do all where
+# there is no C++ compiler.
 
 CPP = (
     "torch.compile compiles for the CPU on virtual GPUs, which takes a while the first time; "
@@ -144,7 +147,12 @@ def _stays_on_the_card(module: GraphModule) -> bool:
         not _is_of_the_host(node.target)
         for node in module.graph.nodes
         if node.op == "call_function" and not _is_python(node.target)
-    ) or any(node.op == "call_module" for node in module.graph.nodes)
+    ) or any(node.op == "call_module" or _is_on_a_stream(node) for node in module.graph.nodes)
+
+
+def _is_on_a_stream(node: Node) -> bool:
+    """Of the program's own: Inductor's wrapper for the CPU has no streams."""
+    return "stream" in (node.meta.get("custom") or ())
 
 
 def _is_python(target: Any) -> bool:
@@ -171,7 +179,8 @@ def _moved(module: GraphModule, inputs: Sequence[Any]) -> list[Any]:
         if node.op == "get_attr":
             constant = getattr(module, str(node.target), None)
             if isinstance(constant, Tensor) and constant.is_cuda:
-                setattr(module, str(node.target), to_host(constant.detach()))
+                with _disable_current_modes():
+                    setattr(module, str(node.target), to_host(constant.detach()))
     module.recompile()
     values = (value for node in module.graph.nodes for value in _values(node))
     mode: Any = next((v.fake_mode for v in values if hasattr(v, "fake_mode")), None)
@@ -179,7 +188,10 @@ def _moved(module: GraphModule, inputs: Sequence[Any]) -> list[Any]:
     with mode:
         hosts = [_fake_on_host(each) for each in inputs]
     symbols = mode.shape_env
-    with symbols.ignore_fresh_unbacked_symbols() if symbols else nullcontext():
+    with (
+        symbols.ignore_fresh_unbacked_symbols() if symbols else nullcontext(),
+        patch.object(mode, "allow_non_fake_inputs", True),  # constants
+    ):
         FakeTensorProp(module, mode).propagate_dont_convert_inputs(*hosts)
     return hosts
 

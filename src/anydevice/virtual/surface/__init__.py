@@ -52,6 +52,7 @@ DERIVED = (
     "torch.accelerator.graphs",
 )
 EXTENSIONS = "torch.utils.cpp_extension"
+DYNAMO = "torch._dynamo.trace_rules"
 AHEAD = "torch._inductor.compile_fx"
 MASKS = "torch.nn.attention.flex_attention"
 NAMES = (
@@ -124,6 +125,9 @@ def show_attributes(gpu: Card, *, without_values: bool) -> None:
     _show("overrides", overrides.put_off)
     imported.wait("triton", partial(_show, "triton", _kernels))
     imported.wait(EXTENSIONS, partial(_show, "extensions", cuda_sources.extensions))
+    for module in compiling.EARLY:
+        imported.wait(module, partial(_show, _ending(module), partial(compiling.early, module)))
+    imported.wait(DYNAMO, partial(_show, "dynamo", compiling.leave_out))
     imported.wait(AHEAD, partial(_show, "ahead of time", cuda_sources.ahead_of_time))
     imported.prepare("numba", cuda_sources.simulate_numba)
     imported.refuse("cupy", cuda_sources.no_cupy)
@@ -193,7 +197,11 @@ def _named(part: Any) -> Entries:
 
 
 def _title(part: Any) -> str:
-    return str(part.__name__).rpartition(".")[2]
+    return _ending(str(part.__name__))
+
+
+def _ending(name: str) -> str:
+    return name.rpartition(".")[2]
 
 
 def _fresh_state() -> Entries:

@@ -1,13 +1,30 @@
 """torch.compile: prepared for a GPU that is not there, or the program as it is written."""
 
 from collections.abc import Iterator
-from functools import wraps
+from functools import cache, wraps
+from importlib import import_module
 from typing import Any
 
 import torch
 
 from anydevice.notices import say_once
 from anydevice.virtual.compiled import choice
+
+EARLY = {  # a module of Dynamo, its class, and the names of torch.cuda that the class keeps
+    "torch._dynamo.device_interface": (
+        "CudaInterface",
+        {
+            "exchange_device": "_exchange_device",
+            "maybe_exchange_device": "_maybe_exchange_device",
+            "Event": "Event",
+            "Stream": "Stream",
+        },
+    ),
+    "torch._dynamo.variables.ctx_manager": (
+        "CUDADeviceVariable",
+        {"_exchange_fn": "_exchange_device", "_maybe_exchange_fn": "_maybe_exchange_device"},
+    ),
+}
 
 
 def attributes() -> Iterator[tuple[Any, str, Any]]:
@@ -27,6 +44,22 @@ def attributes() -> Iterator[tuple[Any, str, Any]]:
         return compile_for_gpu(model, backend=backend, **options)
 
     yield torch, "compile", compile
+
+
+def early(module: str) -> Iterator[tuple[Any, str, Any]]:
+    """What a module of Dynamo took from torch.cuda: it may be imported before the GPUs come."""
+    name, taken = EARLY[module]
+    owner = getattr(import_module(module), name)
+    for attribute, source in taken.items():
+        value = getattr(torch.cuda, source)
+        if attribute in vars(owner):
+            yield owner, attribute, value if isinstance(value, type) else staticmethod(value)
+
+
+@cache
+def leave_out() -> None:
+    """Dynamo does not trace what stands for torch._C here, as it does not trace torch._C."""
+    import_module("torch._dynamo.trace_rules").add("anydevice.virtual")
 
 
 def ask_again() -> None:
