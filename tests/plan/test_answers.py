@@ -1,6 +1,8 @@
 """Programs of many kinds, in the manner of public code: each gets an answer, with its terms."""
 
+from functools import partial
 from pathlib import Path
+from time import sleep
 
 import pytest
 
@@ -110,6 +112,15 @@ def test_a_share_of_true_values_may_be_given() -> None:
 def test_passes_forward_are_counted_if_asked_for() -> None:
     run = planned(PROGRAMS / "lazy_layers.py", inference=True, steps=2).verdicts[0].run
     assert (run.unit, run.steps >= 2) == ("forward pass", True)
+
+
+def test_a_long_plan_says_so_once_and_not_for_each_of_its_runs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(isolated, "LONG", 0)
+    for _ in range(2):
+        isolated.isolated(partial(sleep, 0.3), waiting="x.py is still running on a hollow t4")
+    assert capsys.readouterr().err == "anydevice: x.py is still running on a hollow t4 …\n"
 
 
 def test_what_a_program_prints_is_shown_unless_quiet(

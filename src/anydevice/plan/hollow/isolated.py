@@ -31,6 +31,7 @@ from anydevice.virtual.machine import Machine, put_in_place
 T = TypeVar("T")
 NOT_SENT = "expected a program that can be sent to a new process, which this system needs"
 LONG = 5  # seconds, after which a notice says that it is still running
+AGAIN = 60  # seconds, before the same notice is printed again
 LOOK = 0.1  # seconds between two looks at what it prints
 FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 
@@ -244,6 +245,16 @@ def _hide_real_gpus() -> None:
         getattr(torch._C, "_cuda_getDeviceCount", int)()
 
 
+_notices: dict[str, float] = {}  # when each was printed
+
+
+def _say(notice: str) -> None:
+    """A plan takes several runs: a notice of one holds for the next, too."""
+    if monotonic() - _notices.get(notice, -AGAIN) >= AGAIN:
+        sys.stderr.write(f"anydevice: {notice} …\n")
+        _notices[notice] = monotonic()
+
+
 @dataclass
 class _Watched:
     """What a child prints, and for how long it has been running."""
@@ -255,14 +266,14 @@ class _Watched:
     read: int = 0
 
     def look(self) -> None:
-        """Copies what is new, and says once that it takes long."""
+        """Copies what is new, and says that it takes long."""
         if self.shown:
             new = os.pread(self.said.fileno(), 1 << 20, self.read)
             self.read += len(new)
             sys.stderr.write(new.decode(errors="replace"))
             sys.stderr.flush()
         if self.waiting and monotonic() - self.since > LONG:
-            sys.stderr.write(f"anydevice: {self.waiting} …\n")
+            _say(self.waiting)
             self.waiting = ""
 
 
