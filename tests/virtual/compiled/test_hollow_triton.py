@@ -50,6 +50,12 @@ def test_an_autotuned_product_is_one_launch_with_its_flops(
     assert 16 <= kernel.n_regs <= 255
 
 
+def test_triton_knows_the_bandwidth_of_the_card() -> None:
+    from triton.testing import get_dram_gbps
+
+    assert get_dram_gbps() == pytest.approx(2039, rel=1e-3)
+
+
 def test_what_the_card_has_no_room_for_fails_as_there(kernels: Any, launches: list[Launch]) -> None:
     from triton.runtime.errors import OutOfResources
 

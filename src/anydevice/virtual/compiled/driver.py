@@ -9,11 +9,9 @@ from typing import Any
 import torch
 
 from anydevice.virtual.compiled.names import triton_names
-from anydevice.virtual.machine import enabled
 
 WARP = 32
 REGISTERS, MOST_THREADS = 65536, 1024
-BUS = 4096  # bits; with the clock's rate it is the card's bandwidth
 REGISTER_COUNT, WITH_LENGTH = 0x2F, 4  # EIATTR_REGCOUNT, EIFMT_SVAL
 
 
@@ -23,15 +21,14 @@ class Utils:
     def get_device_properties(self, device: int) -> dict[str, int]:
         """What the card is."""
         properties: Any = torch.cuda.get_device_properties(device)
-        here = enabled()
         return {
             "max_shared_mem": properties.shared_memory_per_block_optin,
             "max_num_regs": REGISTERS,
             "multiprocessor_count": properties.multi_processor_count,
             "warpSize": WARP,
-            "sm_clock_rate": 0,
-            "mem_clock_rate": round(here.gpu.bandwidth * 8 / BUS / 2 / 1e3) if here else 0,  # kHz
-            "mem_bus_width": BUS,
+            "sm_clock_rate": properties.clock_rate,
+            "mem_clock_rate": properties.memory_clock_rate,
+            "mem_bus_width": properties.memory_bus_width,
         }
 
     def load_binary(
