@@ -29,6 +29,7 @@ from anydevice.plan.hollow import sandbox
 from anydevice.plan.hollow.program import Program
 from anydevice.plan.hollow.sandbox import mounts
 from anydevice.plan.hollow.sandbox.checkpoints import sparse
+from anydevice.plan.hollow.sandbox.copies import Copies
 from anydevice.plan.planning import plan
 
 NOBODY = 65534
@@ -604,3 +605,19 @@ def test_a_stopped_function_ends_its_finally_blocks() -> None:
 
     assert ad.plan(train, gpus="t4").fits  # type: ignore[operator]
     assert ended.item() == 1
+
+
+def test_what_another_process_has_copied_and_changed_stays(tmp_path: Path) -> None:
+    copies, folder = Copies(str(tmp_path / "copies")), tmp_path / "folder"
+    folder.mkdir()
+    (folder / "text").write_text("real")
+    (folder / "link").symlink_to("text")
+    Path(copies.root + str(tmp_path)).mkdir(parents=True)
+    for _ in range(2):  # as two workers do that both find no copy
+        for path in (folder, folder / "text", folder / "link"):
+            copies.copy(str(path), copies.root + str(path))
+        assert Path(copies.root + str(folder / "link")).readlink() == Path("text")
+        Path(copies.root + str(folder / "text")).write_text("changed")
+    copies.copy(str(folder / "text"), copies.root + str(folder / "text"))
+    assert Path(copies.root + str(folder / "text")).read_text() == "changed"
+    assert os.listdir(copies.root) == [tmp_path.parts[1]]  # nothing half-made

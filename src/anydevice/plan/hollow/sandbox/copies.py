@@ -11,6 +11,7 @@ import sqlite3
 import stat
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -39,7 +40,7 @@ LINKS = 40  # as many as Linux follows
 _open, _os_open, _lstat, _stat, _readlink = io.open, os.open, os.lstat, os.stat, os.readlink
 _mkdir, _rmdir, _remove, _rename = os.mkdir, os.rmdir, os.remove, os.rename
 _listdir, _scandir, _getcwd, _symlink = os.listdir, os.scandir, os.getcwd, os.symlink
-_chmod, _utime = os.chmod, os.utime
+_chmod, _utime, _link = os.chmod, os.utime, os.link
 
 
 def _is(path: str) -> bool:
@@ -146,18 +147,28 @@ class Copies:
         self.own(path)
 
     def copy(self, path: str, to: str) -> None:
-        """A file, a link, or a folder without what is in it."""
+        """A file, a link, or a folder without what is in it, unless another process has made it."""
         about = _lstat(path)
-        if stat.S_ISLNK(about.st_mode):
-            _symlink(_readlink(path), to)
-        elif stat.S_ISDIR(about.st_mode):
-            _mkdir(to)
-            _chmod(to, stat.S_IMODE(about.st_mode) | stat.S_IRWXU)
-        else:
-            with _open(path, "rb") as source, _open(to, "wb") as copy:
-                shutil.copyfileobj(source, copy)
-            _chmod(to, stat.S_IMODE(about.st_mode))
-        _utime(to, ns=(about.st_atime_ns, about.st_mtime_ns), follow_symlinks=False)
+        with suppress(FileExistsError):
+            if stat.S_ISLNK(about.st_mode):
+                _symlink(_readlink(path), to)
+            elif stat.S_ISDIR(about.st_mode):
+                _mkdir(to)
+                _chmod(to, stat.S_IMODE(about.st_mode) | stat.S_IRWXU)
+            else:
+                self._copy_whole(path, to, stat.S_IMODE(about.st_mode))
+            _utime(to, ns=(about.st_atime_ns, about.st_mtime_ns), follow_symlinks=False)
+
+    def _copy_whole(self, path: str, to: str, mode: int) -> None:
+        """A file that nobody sees before all of it is there."""
+        part = f"{self.root}/.part-{os.getpid()}-{threading.get_ident()}"
+        with _open(path, "rb") as source, _open(part, "wb") as copy:
+            shutil.copyfileobj(source, copy)
+        _chmod(part, mode)
+        try:
+            _link(part, to)
+        finally:
+            _remove(part)
 
     def copy_all(self, path: str) -> str:
         """With all that is in it."""
