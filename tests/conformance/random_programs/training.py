@@ -38,7 +38,8 @@ def recurrent(running: Running, choices: Choices) -> None:
     def function(given: torch.Tensor, before: Any, weights: Any) -> Any:
         before = [state.contiguous() for state in before]  # cuDNN refuses another
         before = before if name == "lstm" else before[0]
-        return getattr(torch, name)(given, before, weights, True, 1, 0.0, True, False, False)
+        made = getattr(torch, name)(given, before, weights, True, 1, 0.0, True, False, False)
+        return [one.clone() for one in made]  # cuDNN's backward pass needs its own, unchanged
 
     running.apply(name, function, new(length, batch, width), state, weights, compare="close")
 
