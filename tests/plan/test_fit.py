@@ -239,7 +239,7 @@ def test_what_the_allocator_can_return_is_no_reason_not_to_fit(
     assert run.reserved >> 30 == {"yes": how["before"][-1], "no": sum(how["before"])}[verdict]
 
 
-def test_a_program_is_told_how_much_memory_is_free_on_the_card(
+def test_a_program_sees_how_much_memory_is_free_on_the_card(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     HollowGPUs("t4", shown=True).run(lambda: train_a_step(9), "train")

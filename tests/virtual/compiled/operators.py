@@ -1,4 +1,4 @@
-"""PyTorch's own database of ops, each compiled on a virtual GPU and beside it as it is written.
+"""PyTorch's own database of ops, each compiled on a virtual GPU and as it is written.
 
 `python -m tests.virtual.compiled.operators NUMBER` prints which of so many ops differ, as JSON:
 those that fail on the GPU where the CPU's compiled op does not.
@@ -56,7 +56,7 @@ def failure(info: Any, device: str) -> str:
 
 
 def called(op: Any, sample: Any) -> Any:
-    """The result, with the same random numbers each time, and inputs of its own."""
+    """The result, with the same random numbers each time, and its own inputs."""
     given = torch.utils._pytree.tree_map_only(
         torch.Tensor, torch.clone, (sample.input, sample.args, sample.kwargs)
     )
