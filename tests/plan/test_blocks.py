@@ -128,19 +128,23 @@ def test_a_convolution_on_tensor_cores_works_on_copies_of_its_operands() -> None
     assert run_of(channels_last, shape, "a100-80gb").cudnn == 0
 
 
-def test_winograds_tiles_are_counted_where_cudnn_may_choose_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_winograds_tiles_are_counted_where_cudnn_may_choose_them() -> None:
     def many_channels() -> nn.Module:
         return nn.Conv2d(256, 512, 3, padding=1)
 
+    def timed(made: Made) -> Made:
+        def make() -> nn.Module:
+            torch.backends.cudnn.benchmark = True  # in the run's process alone
+            return made()
+
+        return make
+
     shape = (2, 256, 8, 8)
     assert run_of(many_channels, shape, "v100-16gb").cudnn == 0
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
     images, filters = 4 * 2 * (256 + 512) * 8 * 8, 4 * 256 * 512 * 9
-    assert run_of(many_channels, shape, "v100-16gb").cudnn == images * 36 // 16 + filters * 4
-    assert run_of(convolution(), (4, 8, 32, 32), "v100-16gb").cudnn == 0  # few channels
-    assert run_of(many_channels, shape, "v100-16gb", dtype=torch.float16).cudnn == (
+    assert run_of(timed(many_channels), shape, "v100-16gb").cudnn == images * 36 // 16 + filters * 4
+    assert run_of(timed(convolution()), (4, 8, 32, 32), "v100-16gb").cudnn == 0  # few channels
+    assert run_of(timed(many_channels), shape, "v100-16gb", dtype=torch.float16).cudnn == (
         (images + filters) // 2
     )
 

@@ -29,7 +29,7 @@ def test_a_program_that_does_not_compile_needs_no_dynamo(tmp_path: Path) -> None
     words = [sys.executable, "-m", "anydevice", "plan", "--gpu", "t4", "train.py"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stderr == "[]\n"
+    assert done.stderr.splitlines()[-1] == "[]"
     assert "the first 2 steps" in done.stdout
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.library import Library
 from torch.multiprocessing import Process, SimpleQueue
 
+from anydevice import system
 from anydevice.plan.hollow.failures import CannotPlanError
 from anydevice.plan.hollow.gpus import HollowGPUs
 from anydevice.plan.hollow.program import Program
@@ -117,6 +118,7 @@ def test_processes_that_train_on_one_gpu_are_planned_as_one_of_them() -> None:
     assert any("in several processes on the GPU" in note for note in run.notes)
 
 
+@pytest.mark.skipif(not system.LINUX, reason="a queue is only inherited, not sent to a process")
 def test_a_process_that_does_something_else_with_a_gpu_is_an_error() -> None:
     gpus = HollowGPUs("t4", steps=2, around=alone)
     with pytest.raises(CannotPlanError, match=r"test_libraries.py:\d+, which gives what is on a"):

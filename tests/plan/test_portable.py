@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from anydevice import system
+from anydevice.notices import say_once
 from anydevice.plan.hollow.failures import CannotPlanError
 from anydevice.plan.hollow.isolated import isolated
 from anydevice.plan.planning import plan
@@ -39,6 +40,7 @@ def training(path: Path, seen: list[int]) -> Callable[[], None]:
 def test_a_closure_is_planned_in_a_new_python(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    say_once.cache_clear()
     path, seen = tmp_path / "written.txt", []
     path.write_text("a text")
     answer = plan(training(path, seen), "t4", remedies=False)["t4"]

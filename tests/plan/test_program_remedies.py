@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn import attention
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
@@ -77,7 +77,7 @@ def test_attention_is_tried_with_the_kernels_that_the_program_rules_out():
     def attend():
         x = torch.randn(2, 4, 512, 16, device="cuda", dtype=torch.half, requires_grad=True)
         optimizer = torch.optim.SGD([x], 1e-3)
-        with sdpa_kernel(SDPBackend.MATH):
+        with attention.sdpa_kernel(attention.SDPBackend.MATH):
             while True:
                 scaled_dot_product_attention(x, x, x).sum().backward()
                 optimizer.step()

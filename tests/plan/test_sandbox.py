@@ -24,6 +24,7 @@ import safetensors.torch
 import torch
 
 import anydevice as ad
+from anydevice import system
 from anydevice.notices import say_once
 from anydevice.plan.hollow import sandbox
 from anydevice.plan.hollow.program import Program
@@ -400,6 +401,9 @@ def inside(kind: str, act: Callable[[], object]) -> str:
 
 
 KINDS = ["mounts", "mounts of a user", "landlock", "landlock of a user", "calls"]
+if not system.LINUX:
+    KINDS = ["calls"]
+linux = pytest.mark.skipif(not system.LINUX, reason="other systems have no mounts and no forks")
 
 
 @pytest.fixture(params=KINDS)
@@ -430,6 +434,7 @@ def test_other_programs_and_native_code_change_nothing(name: str, kind: str, fol
     assert not said, said
 
 
+@linux
 def test_other_programs_read_what_was_written(folder: Path) -> None:
     def act() -> None:
         (folder / "text").write_text("other")
@@ -447,6 +452,16 @@ def test_without_landlock_other_programs_are_refused(folder: Path) -> None:
     assert looked_at(folder) == before
 
 
+def test_a_program_that_is_not_there_is_not_found() -> None:
+    def act() -> None:
+        for missing in ("no-such-program", "/no/such-program"):
+            with pytest.raises(FileNotFoundError):
+                subprocess.run([missing], check=False)
+
+    assert not inside("calls", act)
+
+
+@linux
 def test_what_was_open_before_changes_nothing(kind: str, folder: Path) -> None:
     array = np.memmap(folder / "array.raw", dtype="int64", mode="r+")
     unnamed = tempfile.TemporaryFile("w+")  # noqa: SIM115
@@ -532,9 +547,10 @@ def test_a_program_that_writes_is_planned(
     assert plan(Program(("train.py",)), "t4").verdicts[0].run.steps == 3
     assert looked_at(folder) == before
     weaker = [line for line in caplog.messages if "no separate file system" in line]
-    assert len(weaker) == (given != "mounts")
+    assert len(weaker) == (given != "mounts" or not system.LINUX)
 
 
+@linux
 @pytest.mark.parametrize("after", ["/", "/dev/shm", "the last"])
 def test_where_mounting_fails_half_way_the_program_writes_to_copies(
     after: str, folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -561,6 +577,7 @@ def test_where_mounting_fails_half_way_the_program_writes_to_copies(
     assert not said, said
 
 
+@linux
 def test_a_program_that_fills_the_memory_for_files_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -590,6 +607,7 @@ def test_a_function_that_writes_is_planned(folder: Path) -> None:
     assert looked_at(folder) == before
 
 
+@linux
 def test_a_stopped_function_ends_its_finally_blocks() -> None:
     ended = torch.zeros(1).share_memory_()  # memory, not a file: the one way out of a plan
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from anydevice.errors import UsageError
+from anydevice.pickling import by_value
 
 loading_program = False  # whether this process runs a program only to find its functions
 
@@ -56,7 +57,7 @@ def shipped(experiment: Callable[..., Any]) -> Shipped:
         except (pickle.PicklingError, AttributeError, TypeError):
             pass
     try:
-        import cloudpickle
+        return Shipped(by_value(experiment))
     except ImportError:
         raise UsageError(
             "expected an experiment that another process can import, got "
@@ -64,7 +65,6 @@ def shipped(experiment: Callable[..., Any]) -> Shipped:
             "file (in a notebook: %%writefile it and import it), or pip install "
             "'anydevice[sweep]', which brings cloudpickle."
         ) from None
-    return Shipped(cloudpickle.dumps(experiment))
 
 
 def name_of(experiment: Callable[..., Any] | None) -> str | None:

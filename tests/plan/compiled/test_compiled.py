@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 import anydevice as ad
-from anydevice.plan.hollow import compilations
+from anydevice import system
+from anydevice.plan.hollow import compilations, sandbox
 from anydevice.plan.hollow.program import Program
 from anydevice.plan.hollow.run import HollowRun
 from anydevice.plan.planning import plan
@@ -65,6 +66,7 @@ def written(run: HollowRun) -> list[Op]:
     return [op for op in kernels(run) if op.name.startswith("triton_")]
 
 
+@pytest.mark.skipif(not system.LINUX, reason="no compiler is started there")
 def test_a_compiled_step_has_inductors_kernels_and_less_memory(tmp_path: Path) -> None:
     eager = planned(tmp_path)
     run = planned(tmp_path, "forward = torch.compile(model)")
@@ -80,6 +82,15 @@ def test_a_compiled_step_has_inductors_kernels_and_less_memory(tmp_path: Path) -
     assert (forward.backward, backward.backward) == (False, True)
     assert run.kinds["up"] == "Linear"  # by its own name, not by that of a wrapper
     assert any(block.module == "Net" for block in run.blocks)
+
+
+def test_where_no_compiler_can_be_started_it_is_planned_as_written_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(sandbox.CHOICE, "calls")
+    run = planned(tmp_path, "forward = torch.compile(model)")
+    assert not written(run)
+    assert any("since this system cannot keep a compiler from writing" in n for n in run.notes)
 
 
 def test_switched_off_it_is_planned_as_written_and_says_so(

@@ -18,6 +18,7 @@ from torch._higher_order_ops.flex_attention import flex_attention, flex_attentio
 from torch._ops import HigherOrderOperator, resolve_key
 from torch.utils.hooks import RemovableHandle
 
+from anydevice.plan.hollow import sandbox
 from anydevice.plan.hollow.without_dynamo import DYNAMO, without_dynamo
 from anydevice.plan.time.recorder import in_backward
 from anydevice.virtual.compiled import choice, hollow_inductor
@@ -157,7 +158,7 @@ class Compiled:
             return lambda given: self._compile(given, **options)
         generates = choice.is_inductors(choice.backend_of(options.get("backend")))
         if generates and not self.used and self.what != EAGER:
-            self.used, self.why_not = True, choice.why_not()
+            self.used, self.why_not = True, choice.why_not() or sandbox.why_no_programs()
         if self.what != EAGER and not (generates and self.why_not):
             if generates:
                 self._note_mode(options)

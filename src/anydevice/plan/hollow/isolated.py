@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
+from importlib.util import find_spec
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from tempfile import TemporaryDirectory, TemporaryFile
@@ -22,6 +23,7 @@ import torch
 
 from anydevice import system
 from anydevice.notices import say_once
+from anydevice.pickling import by_value
 from anydevice.plan.hollow import compilations, sandbox, without_dynamo
 from anydevice.plan.hollow.failures import CannotPlanError
 from anydevice.text import signal_name
@@ -193,15 +195,12 @@ def ask(thing: Any) -> Any:
 
 def _packed(function: Callable[[], Any]) -> tuple[Any, ...]:
     """What a new Python needs to call it; an error if that cannot be sent."""
+    whole = find_spec("cloudpickle") is not None
     try:
-        import cloudpickle as pickler
-    except ImportError:
-        pickler = pickle
-    try:
-        data = pickler.dumps(function)
+        data = by_value(function) if whole else pickle.dumps(function)
     except Exception as error:
         raise CannotPlanError(f"{NOT_SENT}, got one that cannot be pickled ({error}).") from error
-    if pickler is pickle and b"__main__" in data:  # which is another program there
+    if not whole and b"__main__" in data:  # which is another program there
         raise CannotPlanError(
             f"{NOT_SENT}, got one of the program itself: pip install 'anydevice[sweep]', which "
             "brings cloudpickle, or move it to a module."

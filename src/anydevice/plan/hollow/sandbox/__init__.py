@@ -9,6 +9,7 @@ from anydevice import system
 from anydevice.plan.hollow.sandbox import copies, inherited, landlock, mounts
 
 CHOICE = "ANYDEVICE_PLAN_SANDBOX"  # for the tests: "mounts", "landlock" or "calls"
+_starts_programs = True
 
 
 def enter(folder: str, keep: Collection[int] = ()) -> str:
@@ -32,7 +33,13 @@ def enter(folder: str, keep: Collection[int] = ()) -> str:
     return weaker
 
 
+def why_no_programs() -> str:
+    """Why this process starts no other program, such as a compiler; nothing if it does."""
+    return "" if _starts_programs else "this system cannot keep a compiler from writing files"
+
+
 def _copies(folder: str, reason: Exception, kind: str) -> str:
+    global _starts_programs
     try:
         if kind == "calls" or not system.LINUX:
             raise OSError("calls alone")
@@ -41,6 +48,7 @@ def _copies(folder: str, reason: Exception, kind: str) -> str:
     except OSError:
         protected = False
     copies.enter(folder, programs=protected)
+    _starts_programs = protected
     others = (
         "native code and other programs cannot write"
         if protected

@@ -443,6 +443,18 @@ def _replace_loading(copies: Copies) -> None:
         setattr(owner, name, loaded(getattr(owner, name)))
 
 
+def _is_there(event: str, arguments: tuple[Any, ...]) -> bool:
+    """Whether a program may be started: where it is missing, Python says that."""
+    if event != "subprocess.Popen":
+        return True
+    program, _, folder, environment = arguments
+    program = os.fsdecode(program)
+    if os.sep in program:
+        return os.path.lexists(os.path.join(os.fsdecode(folder or _getcwd()), program))
+    places = [*os.get_exec_path(), *os.get_exec_path(environment)]
+    return any(os.path.lexists(os.path.join(place, program)) for place in places)
+
+
 def _refusing(copies: Copies, programs: bool) -> Callable[[str, tuple[Any, ...]], None]:
     """What Python writes by another way than the functions here ends with an error."""
 
@@ -466,7 +478,7 @@ def _refusing(copies: Copies, programs: bool) -> Callable[[str, tuple[Any, ...]]
             check(arguments[1] if event in ("os.rename", "os.link", "os.symlink") else arguments[0])
             if event == "os.rename":
                 check(arguments[0])
-        elif event in PROGRAMS and not programs:
+        elif event in PROGRAMS and not programs and _is_there(event, arguments):
             refuse(arguments[0])
 
     return heard

@@ -180,11 +180,19 @@ void report_transfer(const Tensor& to, const Tensor& from, bool non_blocking) {
   }
 }
 
-// Has the system take pages back, which on Linux are zeros when they are next looked at; elsewhere
-// they may keep what is in them. Whether it did.
+// Has the system take pages back: they are zeros when they are next looked at. Whether it did.
+// Elsewhere than on Linux pages that were advised away may keep what is in them, so new ones are
+// put in their place.
 bool drop_pages(uintptr_t first, uintptr_t last) {
-  return on_linux() && first < last &&
-         madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED) == 0;
+  if (first >= last) {
+    return false;
+  }
+  auto* begin = reinterpret_cast<void*>(first);
+  if (on_linux()) {
+    return madvise(begin, last - first, MADV_DONTNEED) == 0;
+  }
+  return mmap(begin, last - first, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANON | MAP_FIXED, -1,
+              0) != MAP_FAILED;
 }
 
 // What is read from a hollow GPU: zeros, which take no memory of the host until someone looks at
