@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection
 
 from anydevice import system
-from anydevice.plan.hollow.sandbox import copies, inherited, landlock, mounts
+from anydevice.plan.hollow.sandbox import calls, inherited, landlock, mounts
 
 CHOICE = "ANYDEVICE_PLAN_SANDBOX"  # for the tests: "mounts", "landlock" or "calls"
 _starts_programs = True
@@ -47,7 +47,7 @@ def _copies(folder: str, reason: Exception, kind: str) -> str:
         protected = True
     except OSError:
         protected = False
-    copies.enter(folder, programs=protected)
+    calls.enter(folder, programs=protected)
     _starts_programs = protected
     others = (
         "native code and other programs cannot write"
