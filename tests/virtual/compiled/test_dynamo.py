@@ -9,6 +9,7 @@ from tests.virtual.own_process import run
 pytestmark = pytest.mark.long
 PROGRAM = """
 from torch import nn
+import torch._dynamo  # before there are GPUs
 virtual.enable(2)
 BACKEND = "aot_eager"
 x = torch.arange(3.0, device="cuda")
@@ -59,7 +60,12 @@ def with_its_state_put_back(x):
     torch.cuda.set_rng_state(state)
     return first == torch.rand_like(x)
 
-WHOLE = (on_a_stream, on_a_new_stream, with_events, on_another_device, in_half_precision, drawn)
+def with_the_cards_properties(x):
+    card = torch.cuda.get_device_properties(x.device)
+    return x * card.multi_processor_count + card.major
+
+WHOLE = (with_the_cards_properties, on_a_stream, on_a_new_stream, with_events,
+         on_another_device, in_half_precision, drawn)
 IN_PARTS = (with_a_constant, with_memory_read, with_its_state_put_back)
 
 def agrees(function, whole):

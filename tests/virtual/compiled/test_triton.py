@@ -4,13 +4,14 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
 
 from anydevice.virtual.compiled import kernels as given
 from anydevice.virtual.compiled.interpreter import KernelError
-from anydevice.virtual.compiled.reach import OutOfBoundsError
+from anydevice.virtual.compiled.reach import OutOfBoundsError, Reach
 from tests.virtual.own_process import run
 
 triton = pytest.importorskip("triton")
@@ -96,6 +97,16 @@ def test_a_table_of_pointers_leads_to_other_tensors(kernels: Any) -> None:
     out = torch.empty(3, 16, device="cuda")
     kernels.through_table_kernel[(3,)](table, out, BLOCK=16)
     assert_close(out, torch.stack(rows), rtol=0, atol=0)
+
+
+def test_where_the_host_is_short_of_memory_a_table_may_lead_anywhere(kernels: Any) -> None:
+    row = torch.arange(4.0)  # as a GPU's tensor lies then: in plain memory
+    table = torch.tensor([row.data_ptr()])
+    at = row.data_ptr() + 4 * np.arange(4, dtype=np.uint64)
+    access = at, np.ones(4, bool), np.zeros(4, np.float32), np.float32
+    assert Reach({"table": table}).load(*access).tolist() == row.tolist()
+    with pytest.raises(OutOfBoundsError):
+        Reach({"other": row.clone()}).load(*access)
 
 
 def test_a_kernel_may_be_made_in_a_function(kernels: Any) -> None:

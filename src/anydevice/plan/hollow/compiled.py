@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from functools import wraps
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from functools import cache, partial, wraps
+from importlib import import_module
 from typing import Any
 from unittest.mock import patch
 
@@ -82,6 +83,7 @@ class Compiled:
         what: What is compiled: AS_WRITTEN, EAGER or WHOLE.
         enter: Called with a module that was compiled in place, and its arguments, before it runs.
         leave: Called afterwards, with its result too.
+        stepping: The context of a call of a compiled function, which is given.
     """
 
     def __init__(
@@ -89,12 +91,13 @@ class Compiled:
         what: str = AS_WRITTEN,
         enter: Callable[..., None] = _nothing,
         leave: Callable[..., None] = _nothing,
+        stepping: Callable[[Any], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
-        self.what, self._enter, self._leave = what, enter, leave
+        self.what, self._enter, self._leave, self._stepping = what, enter, leave, stepping
         self.used = False
         self.traced = Traced()
         self._traces, self._tracing = False, ExitStack()
-        self.hooks: list[RemovableHandle] = []  # of all modules, which do nothing in compiled code
+        self.hooks: list[RemovableHandle] = []  # of all modules and optimizers
         self.networks: list[str] = []  # the classes of those that were compiled for WHOLE
         self._wholes: dict[int, Callable[..., Any]] = {}  # by the id of the network
         self.eager_flex = False
@@ -127,6 +130,7 @@ class Compiled:
         """From here on, what Dynamo does is noted."""
         if not self._traces:
             self._traces = True
+            _leave_out()
             with suppress(MissingNameError):
                 self.traced = self._tracing.enter_context(tracing())
 
@@ -167,21 +171,26 @@ class Compiled:
             if isinstance(compiled, _optimized_module()):
                 compiled.forward = self._unwatched(compiled.forward)
                 return compiled
-            quick = self._unwatched(compiled)
-            return self._in_place(model, quick) if _is_own_call(model) else quick
+            if _is_own_call(model):
+                return self._in_place(model, self._unwatched(compiled))
+            return self._unwatched(compiled, partial(self._stepping, model))
         if isinstance(model, nn.Module):
             context: Any = self._noted  # as far as it is used: it wraps the forward pass
             return _optimized_module()(model, context)
         return self._noted(model)
 
-    def _unwatched(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
-        """The same, without the hooks of all modules: Dynamo would trace them in each module."""
+    def _unwatched(
+        self,
+        compiled: Callable[..., Any],
+        within: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    ) -> Callable[..., Any]:
+        """The same, without the hooks of all modules and optimizers: Dynamo would trace them."""
 
         @wraps(compiled)
         def called(*args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling():
                 return compiled(*args, **kwargs)
-            with self._unhooked():
+            with within(), self._unhooked():
                 return compiled(*args, **kwargs)
 
         return called
@@ -248,6 +257,12 @@ class Compiled:
                 return fused_attention_backward(query, key, value, args[12])
             kernel = op.py_kernels[resolve_key(op, torch._C.DispatchKey.CUDA)]
             return kernel(*args, **kwargs)
+
+
+@cache
+def _leave_out() -> None:
+    """Dynamo does not trace what watches the program."""
+    import_module("torch._dynamo.trace_rules").add("anydevice.plan")
 
 
 def _optimized_module() -> Any:

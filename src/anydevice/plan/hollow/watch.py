@@ -12,6 +12,7 @@ from functools import wraps
 from types import FrameType
 from typing import Any
 from unittest.mock import patch
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -109,7 +110,7 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.steps = Steps(steps, self._here, inference)
         self.ledger = Ledger(self._birth)
         self.sizes = sizes or AssumedSizes()
-        self.compiled = Compiled(compiles, self._enter, self._leave)
+        self.compiled = Compiled(compiles, self._enter, self._leave, self._stepping)
         self.attention = Attention()
         work = self._here, self._entries_between, self._add_entries
         self.repeated = Repeated(*work, self.ledger, self.sizes.known)
@@ -126,6 +127,8 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.repeats = 0  # backward passes in a step, if not all were run again
         self.shapes: list[tuple[int, ...]] = []  # of the input of each pass forward
         self.optimized: dict[int, str] = {}  # the network of each optimizer, by its id
+        self._optimizers: WeakSet[Optimizer] = WeakSet()
+        self._in_compiled = False  # a function of the program's, which may step optimizers
         self._listening = ExitStack()
         self._records = False  # from the first backward pass on, or the first forward pass alone
         self._thread = threading.get_ident()
@@ -395,8 +398,30 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.record()
         self.end_if_enough()
 
+    @contextmanager
+    def _stepping(self, function: Any) -> Iterator[None]:
+        """A compiled function is called, perhaps an optimizer's step, or one that has it inside.
+
+        Such steps call no hooks: they are known by the parameters that they have changed.
+        """
+        if self._in_optimizer or self._in_compiled:
+            yield
+            return
+        if isinstance(own := getattr(function, "__self__", None), Optimizer):
+            self._before_step(own, (), {})
+        before = {optimizer: _changes(optimizer) for optimizer in self._optimizers}
+        self._in_compiled = True
+        try:
+            yield
+        finally:
+            self._in_compiled = self._in_optimizer = False
+        for optimizer, changes in before.items():
+            if changes != _changes(optimizer):
+                self._after_step(optimizer, (), {})
+
     def _made(self, optimizer: Optimizer) -> None:
         """The program made an optimizer; it counts if no other has all its parameters."""
+        self._optimizers.add(optimizer)
         own = {id(p) for p in _trained(optimizer)} - self._given
         self._given |= own
         self.steps.optimizers += bool(own)
@@ -476,7 +501,7 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             register_optimizer_step_pre_hook(self._before_step),
             register_optimizer_step_post_hook(self._after_step),
         ]
-        self.compiled.hooks = hooks[:2]
+        self.compiled.hooks = hooks
         try:
             with (
                 self.ledger,
@@ -556,6 +581,11 @@ def _storage(tensor: Tensor) -> int:
 
 def _is_trained(tensor: Tensor) -> bool:
     return tensor.is_leaf and tensor.requires_grad and tensor.layout == torch.strided
+
+
+def _changes(optimizer: Optimizer) -> int:
+    """How often its parameters were written to."""
+    return sum(p._version for p in _trained(optimizer))
 
 
 def _trained(optimizer: Optimizer) -> list[Tensor]:

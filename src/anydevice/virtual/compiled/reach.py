@@ -21,11 +21,14 @@ from anydevice.virtual.compiled.names import interpreter_names
 #
 # A kernel may also take addresses from a tensor of integers (a table of pointers). Where a launch
 # has integers of 64 bits, an address in any block that the allocator has given away is allowed.
+# Where the host is short of memory, tensors lie elsewhere than the allocator says (`_elsewhere`),
+# and so does what a table names.
 #
 # Programs of one launch run at the same time on a card. If two store different values at one
 # address, without atomics, which value stays is chance.
 
 INTEGERS = (torch.int64, torch.uint64)
+OF_CARDS = range(1 << 42, 17 << 42)  # addresses of 16 cards, if the host has room for theirs
 
 
 class OutOfBoundsError(IndexError):
@@ -126,7 +129,14 @@ class Reach:
 
     def _is_taken(self, address: int, size: int) -> bool:
         """Whether it is in a block of the allocator, if the kernel may know of others."""
-        return self.tables and (self._is_known(address, size) or self._is_new(address, size))
+        if not self.tables:
+            return False
+        known = self._is_known(address, size) or self._is_new(address, size)
+        return known or self._elsewhere()
+
+    def _elsewhere(self) -> bool:
+        """Whether tensors lie in plain memory of the host."""
+        return not all(start in OF_CARDS for start in self._starts)
 
     def _is_known(self, address: int, size: int) -> bool:
         place = bisect_right(self._blocks, (address, inf)) - 1

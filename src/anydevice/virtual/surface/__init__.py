@@ -53,6 +53,7 @@ DERIVED = (
 )
 EXTENSIONS = "torch.utils.cpp_extension"
 DYNAMO = "torch._dynamo.trace_rules"
+CONSTANTS = "torch._dynamo.variables.builder"
 AHEAD = "torch._inductor.compile_fx"
 MASKS = "torch.nn.attention.flex_attention"
 NAMES = (
@@ -128,6 +129,7 @@ def show_attributes(gpu: Card, *, without_values: bool) -> None:
     for module in compiling.EARLY:
         imported.wait(module, partial(_show, _ending(module), partial(compiling.early, module)))
     imported.wait(DYNAMO, partial(_show, "dynamo", compiling.leave_out))
+    imported.wait(CONSTANTS, partial(_show, "constants of Dynamo", compiling.constants))
     imported.wait(AHEAD, partial(_show, "ahead of time", cuda_sources.ahead_of_time))
     imported.prepare("numba", cuda_sources.simulate_numba)
     imported.refuse("cupy", cuda_sources.no_cupy)

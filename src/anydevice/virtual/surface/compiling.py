@@ -56,6 +56,15 @@ def early(module: str) -> Iterator[tuple[Any, str, Any]]:
             yield owner, attribute, value if isinstance(value, type) else staticmethod(value)
 
 
+def constants() -> None:
+    """Dynamo takes a card's properties as a constant; it knows their type since its import."""
+    properties = torch._C._CudaDeviceProperties
+    import_module("torch._dynamo.utils").common_constant_types.add(properties)
+    builder = import_module("torch._dynamo.variables.builder")
+    builder.SourcelessBuilder._type_handlers = builder.SourcelessBuilder.make_type_handlers()
+    builder.VariableBuilder._type_dispatch_impl.cache_clear()
+
+
 @cache
 def leave_out() -> None:
     """Dynamo does not trace what stands for torch._C here, as it does not trace torch._C."""
