@@ -103,7 +103,7 @@ def test_where_the_host_is_short_of_memory_a_table_may_lead_anywhere(kernels: An
     row = torch.arange(4.0)  # as a GPU's tensor lies then: in plain memory
     table = torch.tensor([row.data_ptr()])
     at = row.data_ptr() + 4 * np.arange(4, dtype=np.uint64)
-    access = at, np.ones(4, bool), np.zeros(4, np.float32), np.float32
+    access = at, np.ones(4, bool), np.zeros(4, np.float32), np.dtype(np.float32)
     assert Reach({"table": table}).load(*access).tolist() == row.tolist()
     with pytest.raises(OutOfBoundsError):
         Reach({"other": row.clone()}).load(*access)
