@@ -128,3 +128,32 @@ print(json.dumps([eager, whole, broken, compiled, most, x.tolist(), turned.shape
     assert devices == ["cuda:0", "cuda:0", "cpu"]
     assert total == 24
     assert across == ["cuda:0", "cuda:1", 12]
+
+
+@pytest.mark.long
+def test_the_cuda_graphs_of_a_hollow_gpu_share_a_private_pool() -> None:
+    """Results and copies of inputs that move lie there; parameters and other graphs' do not move."""
+    pytest.importorskip("triton")
+    seen = run(
+        """
+virtual.enable(1, hollow=True)
+def in_pool():
+    segments = torch.cuda.memory_snapshot()
+    return sum(s["total_size"] for s in segments if tuple(s["segment_pool_id"]) != (0, 0))
+first, second = (torch.compile(f, mode="reduce-overhead") for f in (torch.sin, torch.cos))
+x = torch.empty(4 << 20, device="cuda")
+before = in_pool()
+for _ in range(3):
+    y = second(first(x))
+    at = y.untyped_storage().data_ptr()
+    del y
+segments = torch.cuda.memory_snapshot()
+there = [s for s in segments if s["address"] <= at < s["address"] + s["total_size"]]
+print(json.dumps([before, in_pool(), list(there[0]["segment_pool_id"])]))
+""",
+        **COMPILED,
+    )
+    before, after, its_id = seen
+    assert before == 0
+    assert after == 2 * 16 << 20  # the second graph's result lies where the copy of x did
+    assert its_id != [0, 0]
