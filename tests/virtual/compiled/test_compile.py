@@ -132,7 +132,7 @@ print(json.dumps([eager, whole, broken, compiled, most, x.tolist(), turned.shape
 
 @pytest.mark.long
 def test_the_cuda_graphs_of_a_hollow_gpu_share_a_private_pool() -> None:
-    """Results and copies of inputs that move lie there; parameters and other graphs' do not move."""
+    """Results lie there, and copies of inputs that move."""
     pytest.importorskip("triton")
     seen = run(
         """

@@ -51,6 +51,7 @@ COMPILED = (
     "torch.compile: predicted for the program as written, since {}; compiled, it usually takes "
     "less memory and time."
 )
+WATCHING = ("anydevice.plan.hollow.watch", "anydevice.plan.hollow.blocks", "anydevice.plan.time")
 TENSORBOARD = "torch.utils.tensorboard.writer"
 AS_WRITTEN, EAGER, WHOLE = "", "eager", "whole"  # what is compiled: nothing, or each network
 AUTOTUNED = (
@@ -261,8 +262,9 @@ class Compiled:
 
 @cache
 def _leave_out() -> None:
-    """Dynamo does not trace what watches the program."""
-    import_module("torch._dynamo.trace_rules").add("anydevice.plan")
+    """Dynamo does not trace what watches the program; it does what stands for functions of it."""
+    for name in WATCHING:
+        import_module("torch._dynamo.trace_rules").add(name)
 
 
 def _optimized_module() -> Any:
