@@ -77,6 +77,21 @@ print(json.dumps([
     assert "CUDA enabled" in message or "NVIDIA driver" in message
 
 
+def test_without_them_cuda_is_not_there_also_after_pinned_memory():
+    said, initialised = run("""
+import anydevice as ad
+with ad.virtual_gpus():
+    torch.ones(3, device="cuda").to("cpu", non_blocking=True)  # has torch begin with CUDA for good
+try:
+    torch.ones(1, device="cuda")
+except (AssertionError, RuntimeError) as error:
+    said = str(error)
+print(json.dumps([said, torch.cuda.is_initialized()]))
+""")
+    assert "not compiled with CUDA" in said or said == "No CUDA GPUs are available"
+    assert not initialised
+
+
 def test_tensors_that_outlive_their_gpus_come_home_and_do_nothing_else():
     home, refused, item = run("""
 import anydevice as ad

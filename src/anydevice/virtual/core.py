@@ -74,6 +74,11 @@ def path() -> Path:
     return build.library()
 
 
+def is_loaded() -> bool:
+    """Whether this process has the native library."""
+    return library.cache_info().currsize > 0
+
+
 @cache
 def library() -> ctypes.CDLL:
     """The native library, loaded at the first call."""

@@ -23,6 +23,7 @@ WHEEL = "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120"  # what PyTorch's own is built f
 
 # torch::utils::set_requires_device_init(c10::DeviceType, bool)
 SET_REQUIRES_DEVICE_INIT = "_ZN5torch5utils24set_requires_device_initEN3c1010DeviceTypeEb"
+INIT = "_cuda_init"
 CUDA = 1  # c10::DeviceType
 WARP = 32
 CLOCK = 1.4e9  # cycles a second, for torch.cuda._sleep()
@@ -85,7 +86,7 @@ def names(gpus: int, gpu: Card) -> dict[str, Any]:
     def initialise() -> None:
         library.anydevice_touch()
         if not (seen := visible.for_good()):
-            raise RuntimeError("No CUDA GPUs are available")
+            _no_gpus()
         with torch._C._DisableTorchDispatch():  # a mode might ask for CUDA, which is not ready yet
             torch.cuda.default_generators = tuple(
                 torch.ops.anydevice.default_generator(device) for device in range(len(seen))
@@ -119,7 +120,7 @@ def names(gpus: int, gpu: Card) -> dict[str, Any]:
         "_has_cuda": True,
         "_CudaDeviceProperties": CudaDeviceProperties,
         "_CUuuid": Uuid,
-        "_cuda_init": initialise,
+        INIT: initialise,
         "_cuda_getDeviceCount": count,
         "_cuda_isInBadFork": lambda: bool(library.anydevice_forked()),
         "_cuda_getDevice": lambda: library.anydevice_current_device(),
@@ -164,6 +165,12 @@ def ask_again() -> None:
     libraries = Path(torch.__file__).parent / "lib"
     library = ctypes.CDLL(str(libraries / system.library_file("libtorch_python")))
     library[SET_REQUIRES_DEVICE_INIT](ctypes.c_int8(CUDA), ctypes.c_bool(True))
+    if core.is_loaded() and core.library().anydevice_initialised() and hasattr(torch._C, INIT):
+        setattr(torch._C, INIT, _no_gpus)  # a CUDA build's own would not look for GPUs any more
+
+
+def _no_gpus() -> None:
+    raise RuntimeError("No CUDA GPUs are available")
 
 
 class CudaDeviceProperties(SimpleNamespace):

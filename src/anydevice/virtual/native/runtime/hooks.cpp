@@ -22,9 +22,14 @@ std::array<std::atomic<int64_t>, max_gpus>& most_plans() {
   return *sizes;
 }
 
+bool initialised = false;
+
 // No data members: only then can its vtable serve the object that is already there.
 struct Hooks final : at::CUDAHooksInterface {
-  void init() const override { check_usable(); }
+  void init() const override {
+    check_usable();
+    initialised = true;
+  }
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return !machine.forked && machine.gpus > 0; }
   bool hasCUDA() const override { return isAvailable(); }
@@ -101,6 +106,9 @@ void* vtable_before = nullptr;
 void* hooks_object() { return const_cast<at::CUDAHooksInterface*>(&at::detail::getCUDAHooks()); }
 
 }  // namespace
+
+// Whether torch has called Hooks::init(), which it does once in a process.
+ANYDEVICE_API int anydevice_initialised() { return initialised; }
 
 void install_hooks() {
   static const auto* ours = new Hooks();
