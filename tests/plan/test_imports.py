@@ -1,8 +1,10 @@
 """A plan imports what takes long only for a program that needs it."""
 
+import inspect
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -33,6 +35,12 @@ def test_a_program_that_does_not_compile_needs_no_dynamo(tmp_path: Path) -> None
     assert "the first 2 steps" in done.stdout
 
 
+def untraced(function: Any) -> bool:
+    """Whether a function that Dynamo must not trace, somewhere inside, does not ask Dynamo."""
+    inner = inspect.getclosurevars(function).nonlocals.get("fn")
+    return hasattr(inner, without_dynamo.KEPT) or (inner is not None and untraced(inner))
+
+
 def test_all_is_as_before_once_the_program_imports_dynamo(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -43,6 +51,8 @@ def test_all_is_as_before_once_the_program_imports_dynamo(
     plain = torch.optim.Optimizer.zero_grad.__wrapped__  # type: ignore[attr-defined]
     before = step.__code__, torch._check_with  # type: ignore[attr-defined]
     with without_dynamo.without_dynamo():
+        fmod = torch.ops.aten.fmod.Tensor.py_kernels[torch._C.DispatchKey.Meta]
+        assert untraced(fmod), "the shapes of an op would import Dynamo"
         assert "graph_break" not in step.__code__.co_names
         with pytest.raises(ValueError, match="two"):
             torch._check_value(False, lambda: "two")

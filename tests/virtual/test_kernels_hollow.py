@@ -50,6 +50,41 @@ lengths = torch.tensor([5, 5]), torch.tensor([2, 2])
 F.ctc_loss(scores.log_softmax(-1), targets, *lengths).backward()
 assert scores.grad.shape == scores.shape
 """,
+    "each op's results lie in memory as those of the CPU": """
+def forms(dtype):
+    rows = (torch.rand(4, 6, 5) + 0.1).to(dtype)
+    image = torch.rand(2, 3, 8, 8).to(dtype)
+    yield rows, rows[:1].clone()
+    yield rows.transpose(0, 1), rows.transpose(0, 1)
+    yield image.contiguous(memory_format=torch.channels_last), image
+    yield rows[:, ::2], rows[:, ::2].clone()
+
+def of(x, y):
+    zeros = torch.zeros(2, dtype=torch.long, device=x.device)
+    for name in "exp sqrt log neg abs floor sign mish reciprocal cos std var".split():
+        yield getattr(torch.ops.aten, name)(x)
+    for name in "eq gt maximum minimum".split():
+        yield getattr(torch.ops.aten, name)(x, y)
+    yield from (x.lt(1), x.clamp(0, 1), x.clamp_min(0), x.addcmul(y, y))
+    yield from (x.where(x > 1, y), x.masked_fill(y > 1, 0), x.clone().mul_(y), x.clone().zero_())
+    yield from (F.elu(x), F.leaky_relu(x), F.softplus(x))
+    yield from (x.softmax(1), x.log_softmax(-1))
+    yield from (x.amax(1), x.argmax(0), *x.topk(1, 1), x.cumsum(1), x.norm(dim=1))
+    yield from (x.var(1, keepdim=True), *torch.std_mean(x, 0), x[zeros], x[:, zeros])
+    yield x.gather(0, zeros.view((2,) + (1,) * (x.dim() - 1)))
+    if x.dim() == 4:
+        yield from (*F.max_pool2d(x, 2, return_indices=True), F.avg_pool2d(x, 2))
+        yield from (F.interpolate(x, scale_factor=2, mode=mode) for mode in ("nearest", "bilinear"))
+
+def lies(tensor):
+    return tensor.shape, tensor.stride(), tensor.dtype
+
+for dtype in (torch.float32, torch.float16):
+    for x, y in forms(dtype):
+        there = [torch.empty_strided(t.shape, t.stride(), dtype=dtype).cuda() for t in (x, y)]
+        for at, (here, hollow) in enumerate(zip(of(x, y), of(*there), strict=True)):
+            assert lies(here) == lies(hollow), at
+""",
     "fused optimizers": """
 for kind in ("Adam", "AdamW", "SGD", "Adagrad"):
     if kind == "Adagrad" and torch.__version__ < "2.13":

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any
 from unittest.mock import patch
 
 import torch
+import torch._refs.nn.functional
+import torch._refs.special
 import torch.utils.checkpoint
 from torch._compile import _disable_dynamo
+from torch._decomp import global_decomposition_table
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer
 from torch.optim.optimizer import _use_grad_for_differentiable as breaking
@@ -25,7 +29,8 @@ from anydevice.virtual.loading import Waiting
 #
 # - What Dynamo must not trace, such as `Optimizer.zero_grad`, is wrapped in a function that asks
 #   Dynamo for one that is not traced when it is first called, and keeps that in an attribute. The
-#   function itself does the same, so it is kept there.
+#   function itself does the same, so it is kept there. The shapes of ops are such functions, too,
+#   where PyTorch has them in Python.
 # - `Optimizer.step` breaks the graph before and after it sets the gradient mode. The functions that
 #   do so get the code of `_step_in_mode`, which leaves the breaks out.
 #
@@ -79,10 +84,19 @@ def _checked(error_type: Any, cond: Any, message: Any) -> None:
 def _untraced() -> Iterator[Any]:
     """The functions that Dynamo must not trace, as they were before they were wrapped."""
     owners = (Optimizer, DistributedDataParallel, torch.utils.checkpoint)
-    for owner in owners:
-        for function in vars(owner).values():
-            if getattr(function, "__code__", None) is _inner_code(_disable_dynamo):
-                yield function.__wrapped__
+    shapes = (torch._refs, torch._refs.nn.functional, torch._refs.special)
+    waiting = [function for owner in (*owners, *shapes) for function in vars(owner).values()]
+    waiting += (shape for table in global_decomposition_table.values() for shape in table.values())
+    seen = set[int]()
+    while waiting:
+        function = waiting.pop()
+        if not isinstance(function, FunctionType) or id(function) in seen:
+            continue
+        seen.add(id(function))
+        within = inspect.getclosurevars(function).nonlocals
+        if function.__code__ is _inner_code(_disable_dynamo):
+            yield within["fn"]
+        waiting += within.values()
 
 
 def _steps() -> Iterator[Any]:

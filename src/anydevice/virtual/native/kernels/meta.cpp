@@ -1,24 +1,16 @@
 // Hollow GPUs only: the shapes of the ops that training is made of, without Python. PyTorch has put
 // Meta kernels in Python before its own in C++, which take a hundredth of their time and are what
 // CUDA's follow.
+#include "meta.h"
+
 #include "dispatch/hollow.h"
-#include "kernel.h"
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/MetaFunctions.h>
-#include <ATen/core/boxing/KernelFunction.h>
-
-#include <unordered_map>
 
 namespace anydevice {
-namespace {
 namespace meta {
-
-using at::Scalar;
-using at::ScalarType;
-using at::Tensor;
-using torch::jit::Stack;
-using MaybeTensor = std::optional<Tensor>;
+namespace {
 
 at::TensorOptions statistics_of(const Tensor& input) {
   return input.options().dtype(at::toOpMathType(input.scalar_type()));
@@ -82,6 +74,18 @@ std::tuple<Tensor, Tensor, Tensor> layer_norm_backward(
           needed[2] ? like(bias) : Tensor()};
 }
 
+std::tuple<Tensor, Tensor, Tensor> batch_norm_backward(
+    const Tensor& /*grad_output*/, const Tensor& input, const MaybeTensor& weight,
+    const MaybeTensor& /*running_mean*/, const MaybeTensor& /*running_var*/,
+    const MaybeTensor& /*mean*/, const MaybeTensor& /*rstd*/, bool /*train*/, double /*eps*/,
+    std::array<bool, 3> needed) {
+  const auto given = weight && weight->defined();
+  const auto options = given ? weight->options() : statistics_of(input);
+  const auto channels = [&] { return at::empty({input.size(1)}, options); };
+  return {needed[0] ? at::empty_like(input) : Tensor(), needed[1] ? channels() : Tensor(),
+          needed[2] ? channels() : Tensor()};
+}
+
 Tensor dropout_backward(const Tensor& grad_output, const Tensor& /*mask*/, double /*scale*/) {
   return at::empty(grad_output.sizes(), grad_output.options(), grad_output.suggest_memory_format());
 }
@@ -134,101 +138,7 @@ void like_the_first(const c10::OperatorHandle& op, Stack* stack) {
   }
 }
 
-// ---- for which arguments ----
-
-using Arguments = at::ArrayRef<c10::IValue>;
-using Fits = bool(Arguments);
-
-bool is_floating(const c10::IValue& value) {
-  return value.isTensor() && value.toTensor().layout() == c10::kStrided &&
-         at::isFloatingType(value.toTensor().scalar_type());
-}
-
-bool first_is_floating(Arguments arguments) { return is_floating(arguments[0]); }
-
-bool first_is_dense(Arguments arguments) {
-  return arguments[0].isTensor() && arguments[0].toTensor().layout() == c10::kStrided;
-}
-
-bool list_is_floating(Arguments arguments) {
-  const auto list = arguments[0].toListRef();
-  return !list.empty() && std::all_of(list.begin(), list.end(), is_floating);
-}
-
-// CUDA's kernels, and not the shapes, refuse other types.
-bool of_one_type(Arguments arguments) {
-  return std::all_of(arguments.begin(), arguments.end(), [&](const c10::IValue& value) {
-    return !value.isTensor() || (is_floating(value) && value.toTensor().scalar_type() ==
-                                                           arguments[0].toTensor().scalar_type());
-  });
-}
-
-bool is_alike(const c10::IValue& value, const Tensor& model) {
-  if (!value.isTensor()) {
-    return !value.isComplexDouble();
-  }
-  const auto& tensor = value.toTensor();
-  return is_floating(value) && tensor.is_non_overlapping_and_dense() &&
-         tensor.scalar_type() == model.scalar_type() && tensor.sizes() == model.sizes() &&
-         tensor.strides() == model.strides();
-}
-
-// Where CUDA takes its quick way: lists of one length, whose tensors are alike at each place.
-bool lists_are_alike(Arguments arguments) {
-  const auto first = arguments[0].toListRef();
-  return std::all_of(arguments.begin(), arguments.end(), [&](const c10::IValue& value) {
-    if (!value.isList()) {
-      return !value.isTensor() && !value.isComplexDouble();
-    }
-    const auto list = value.toListRef();
-    bool alike = list.size() == first.size();
-    for (size_t place = 0; alike && place < list.size(); ++place) {
-      alike = is_alike(list[place], first[place].toTensor());
-    }
-    return alike;
-  });
-}
-
-// Other arguments go where they went before: to the Meta kernel in Python, which also knows what is
-// wrong.
-class Quicker final : public c10::OperatorKernel {
- public:
-  Quicker(c10::KernelFunction kernel, Fits* fits) : kernel_(std::move(kernel)), fits_(fits) {}
-
-  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
-    const Arguments all(*stack);
-    if (fits_(all.slice(all.size() - op.schema().arguments().size()))) {
-      kernel_.callBoxed(op, keys, stack);
-    } else {
-      op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), stack);
-    }
-  }
-
- private:
-  c10::KernelFunction kernel_;
-  Fits* fits_;
-};
-
 // ---- the table ----
-
-using Table = std::unordered_map<std::string, c10::KernelFunction>;
-
-c10::KernelFunction where(Fits* fits, c10::KernelFunction kernel) {
-  return c10::KernelFunction::makeFromBoxedFunctor(
-      std::make_unique<Quicker>(std::move(kernel), fits));
-}
-
-template <auto* function>
-c10::KernelFunction kernel(Fits* fits = &first_is_floating) {
-  return where(
-      fits,
-      c10::KernelFunction::makeFromUnboxedFunction(
-          c10::CompileTimeFunctionPointer<std::remove_pointer_t<decltype(function)>, function>()));
-}
-
-using WithAlpha = Tensor(const Tensor&, const Tensor&, const Scalar&);
-using OfTwo = Tensor(const Tensor&, const Tensor&);
-using WithScalar = Tensor(const Tensor&, const Scalar&);
 
 void list_foreach(Table& table) {
   const auto first = c10::KernelFunction::makeFromBoxedFunction<&like_the_first>();
@@ -285,14 +195,16 @@ Table make_table() {
       {"convolution_backward", c10::KernelFunction::makeFromBoxedFunction<&convolution<1, 2>>()},
       {"native_layer_norm", kernel<&layer_norm>()},
       {"native_layer_norm_backward", kernel<&layer_norm_backward>()},
+      {"native_batch_norm_backward", kernel<&batch_norm_backward>()},
       {"native_dropout_backward", kernel<&dropout_backward>()},
   };
+  list_elements(table);
   list_foreach(table);
   return table;
 }
 
-}  // namespace meta
 }  // namespace
+}  // namespace meta
 
 c10::KernelFunction kernel_for_shapes(const std::string& op) {
   static const auto* table = new meta::Table(meta::make_table());
