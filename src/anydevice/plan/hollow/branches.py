@@ -56,6 +56,8 @@ class Branch:
     code: CodeType
     at: int  # its place among the instructions
     jumps_if: bool  # the truth for which it jumps
+    target: int  # where it jumps to
+    on: int  # where it goes on if it does not jump
 
     @property
     def line(self) -> int:
@@ -68,14 +70,9 @@ class Branch:
         return self.jumps_if
 
     @cached_property
-    def target(self) -> int:
-        """Where it jumps to."""
-        return _places(self.code)[_instructions(self.code)[self.at].argval]
-
-    @cached_property
     def check(self) -> bool | None:
         """The truth for which a check passes; None if this is no check."""
-        jump, on = _fails(self.code, self.target), _fails(self.code, self.at + 1)
+        jump, on = _fails(self.code, self.target), _fails(self.code, self.on)
         return None if jump == on else self.jumps_if != jump
 
     @property
@@ -92,14 +89,14 @@ class Branch:
         if not linecache.getline(self.code.co_filename, line).lstrip().startswith("while"):
             return None
         jump = _way_back(self.code, self.target, line)
-        on = _way_back(self.code, self.at + 1, line)
+        on = _way_back(self.code, self.on, line)
         return None if jump == on else self.jumps_if == (jump < on)
 
     @cached_property
     def guards(self) -> bool:
         """Whether its body leaves: by `continue`, `break` or `return`."""
         leave = ("JUMP_BACKWARD", "RETURN_")
-        body = _straight(self.code, self.at + 1)[-1]
+        body = _straight(self.code, self.on)[-1]
         other = _instructions(self.code)[self.target]
         joined = other.opname == body.opname and other.argval == body.argval
         return self.target > self.at and body.opname.startswith(leave) and not joined
@@ -109,7 +106,7 @@ class Branch:
         """Whether its body, and an `else`, do nothing but report."""
         if self.target <= self.at:
             return False
-        code, body = self.code, _instructions(self.code)[self.at + 1 : self.target]
+        code, body = self.code, _instructions(self.code)[self.on : self.target]
         if body and body[-1].opname == "JUMP_FORWARD":
             other = _places(code)[body[-1].argval]
             return _report(body[:-1]) and _report(_instructions(code)[self.target : other])
@@ -140,7 +137,12 @@ def _branch_at(code: CodeType, place: int) -> Branch | None:
     step = steps[at]
     if "JUMP" not in step.opname or "_IF_" not in step.opname or "NONE" in step.opname:
         return None
-    return Branch(code, at, "_IF_TRUE" in step.opname)
+    jumps_if, target = "_IF_TRUE" in step.opname, _places(code)[step.argval]
+    on = at + 1 + (steps[at + 1].opname == "NOT_TAKEN")  # Python 3.14
+    if steps[on].opname == "JUMP_BACKWARD" and steps[on].positions == step.positions:
+        # Since Python 3.12 no branch jumps back: it jumps over a jump that does.
+        jumps_if, target, on = not jumps_if, _places(code)[steps[on].argval], target
+    return Branch(code, at, jumps_if, target, on)
 
 
 @cache
@@ -191,7 +193,7 @@ def _fails(code: CodeType, place: int) -> bool:
             return True
         ends = ends or (step.opname.startswith("LOAD_") and step.argval in ENDS)
         ends = ends or (before == "_assert" and step.argval is False)  # torch._assert(False, …)
-        before = step.argval
+        before = before if step.opname == "PUSH_NULL" else step.argval  # Python 3.13
         if ends and step.opname.startswith("CALL"):
             return True
     return False
