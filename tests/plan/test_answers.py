@@ -21,6 +21,10 @@ EXPECTED: dict[str, tuple[tuple[int, str], list[str]]] = {
     "by_hand": ((3, "update"), []),
     "by_hand_functional": ((6, "backward pass"), ["steps no optimizer"]),
     "compiled_model": (TRAINS, ["torch.compile: predicted for the program as written"]),
+    "curriculum": (
+        TRAINS,
+        ["numbers that curriculum.py:14 compares are not equal", "taken at curriculum.py:25"],
+    ),
     "detection": (TRAINS, ["50% of a mask's values", "unique()", "detection.py:18"]),
     "early_stopping": (TRAINS, ["early_stopping.py:31"]),
     "embedding_by_hand": ((3, "update"), []),

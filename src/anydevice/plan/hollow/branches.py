@@ -57,7 +57,7 @@ class Branch:
     at: int  # its place among the instructions
     jumps_if: bool  # the truth for which it jumps
     target: int  # where it jumps to
-    on: int  # where it goes on if it does not jump
+    on: int  # where it continues if it does not jump
 
     @property
     def line(self) -> int:

@@ -53,6 +53,7 @@ class KnownValues:
         # (values on the CPU, whether one stands for all) by tensor
         self._values: Any = WeakTensorKeyDictionary()
         self._likely: Any = WeakTensorKeyDictionary()
+        self._differs: Any = WeakTensorKeyDictionary()
         self._in: dict[int, list[ref[Tensor]]] = {}  # by storage
         self._copies: dict[int, Any] = {}  # storages on the host, of values that nobody knows
         self.reads = False  # whether a GPU is read for this just now, and not by the program
@@ -80,6 +81,11 @@ class KnownValues:
         """Whether it asks if any value is true, which is likely."""
         return tensor in self._likely
 
+    def differs(self, tensor: Tensor) -> bool | None:
+        """Its truth if real numbers differ, where it asks for that."""
+        found: bool | None = self._differs.get(tensor)
+        return found
+
     def _read(self, tensor: Tensor) -> Tensor:
         self.reads = True
         try:
@@ -106,6 +112,8 @@ class KnownValues:
             return
         if op.packet is aten.any:
             self._likely[result] = True
+        if op.packet in (aten.eq, aten.ne) and args[0].is_floating_point():
+            self._differs[result] = op.packet is aten.ne
         if result.is_cuda:
             self._learn(op.op, args, kwargs, result)
         elif self._in and args and isinstance(args[0], Tensor) and args[0] in self._values:

@@ -352,6 +352,9 @@ class _Running:
             notes.append(f"The program steps no optimizer, so the answer is for {unit}.")
         if branches.checks:
             notes.append(f"Assumed: the checks of values at {_listed(branches.checks)} pass.")
+        if branches.differing:
+            where = _listed(branches.differing)
+            notes.append(f"Assumed: the real numbers that {where} compares are not equal.")
         if branches.undecided:
             notes.append(
                 f"Assumed: no branch is taken at {_listed(branches.undecided)}, which depends on "

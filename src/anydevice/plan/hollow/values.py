@@ -19,6 +19,7 @@ from torch.testing._comparison import TensorLikePair
 from anydevice.errors import UsageError
 from anydevice.frames import is_own, line_text
 from anydevice.plan.hollow.branches import PATIENCE, Branch, branch_of
+from anydevice.plan.hollow.counting import only_counts
 from anydevice.plan.hollow.known import KnownValues
 
 # Note [How a hollow GPU answers reads]
@@ -41,6 +42,8 @@ from anydevice.plan.hollow.known import KnownValues
 # run that never happens. Libraries branch on values, too, in schedulers and gradient clipping for
 # example, where zero takes the usual branch. A Branched is a BaseException, so that
 # `except Exception` in the program lets it pass.
+#
+# Whether two real numbers are equal is asked for rare cases: they are taken to differ.
 #
 # torch.testing.assert_close compares values last: those of a hollow GPU are taken to be close.
 #
@@ -94,6 +97,13 @@ class UnknownBool(UnknownInt):
     """A truth value."""
 
 
+class Differs(UnknownBool):
+    """Whether two real numbers are equal, which is unlikely, or whether they differ."""
+
+    def __bool__(self) -> bool:
+        return _asked(sys._getframe(1), int(self) != 0, differs=int(self) != 0)
+
+
 def unknown(like: Any) -> Any:
     """An unknown number of the same type; what is no number stays as it is."""
     if isinstance(like, bool):
@@ -122,6 +132,17 @@ for _kind, _plain in ((UnknownFloat, float), (UnknownInt, int)):
     _kind.__hash__ = _plain.__hash__  # type: ignore[method-assign]
 
 
+def _compared(differs: bool) -> Any:
+    def method(self: UnknownFloat, other: Any) -> Any:
+        return Differs(differs) if isinstance(other, int | float) else NotImplemented
+
+    return method
+
+
+UnknownFloat.__eq__ = _compared(False)  # type: ignore[method-assign]
+UnknownFloat.__ne__ = _compared(True)  # type: ignore[method-assign]
+
+
 # ---- branches ----
 
 
@@ -137,18 +158,22 @@ class Branches:
     zeros: bool = False  # take the user's own branches for zero
     undecided: dict[str, None] = field(default_factory=dict)  # lines, in order
     checks: dict[str, None] = field(default_factory=dict)
+    differing: dict[str, None] = field(default_factory=dict)  # that ask if real numbers are equal
     falling: bool = False  # whether float() gets ever smaller numbers, and no zeros
     floats: dict[str, None] = field(default_factory=dict)  # lines where it reads what is unknown
     _asked: dict[tuple[Any, int], int] = field(default_factory=dict)
     _reads: int = 0
 
-    def truth(self, frame: FrameType, zero: bool, *, likely: bool = False) -> bool:
+    def truth(
+        self, frame: FrameType, zero: bool, *, likely: bool = False, differs: bool | None = None
+    ) -> bool:
         """The truth for the code that runs in this frame.
 
         Args:
             frame: What asks.
             zero: What it is for zero.
             likely: Whether it is true for most values.
+            differs: What it is if two real numbers differ, if it asks for that.
         """
         frame, branch = branch_of(frame)
         if branch is None:
@@ -165,10 +190,14 @@ class Branches:
             return zero
         if branch.loops is not None:
             return branch.loops == self._goes_on(branch, PATIENCE if own else 2)
+        if differs is not None:
+            self.differing[line] = None
+            return differs
         if likely or not own:
             return likely or zero
         if not branch.only_reports:
-            if not branch.guards and not self.has_stepped():
+            counts = only_counts(branch, {**frame.f_globals, **frame.f_locals})
+            if not (branch.guards or counts or self.has_stepped()):
                 raise Branched(line)
             self.undecided[line] = None
         return branch.skips
@@ -191,8 +220,8 @@ class Branches:
 _deciding: list[Branches] = []
 
 
-def _asked(frame: FrameType, zero: bool) -> bool:
-    return _deciding[-1].truth(frame, zero) if _deciding else zero
+def _asked(frame: FrameType, zero: bool, differs: bool | None = None) -> bool:
+    return _deciding[-1].truth(frame, zero, differs=differs) if _deciding else zero
 
 
 @contextmanager
@@ -226,7 +255,10 @@ def reads_answered(branches: Branches, known: KnownValues) -> Iterator[None]:
         values = values_of(self)
         if values is not None:
             return bool(truth(values))
-        return branches.truth(sys._getframe(1), read, likely=known.likely(self))
+        frame, differs = sys._getframe(1), known.differs(self)
+        return branches.truth(
+            frame, read or differs is True, likely=known.likely(self), differs=differs
+        )
 
     as_float = tensor.__float__
 

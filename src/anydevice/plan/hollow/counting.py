@@ -1,0 +1,48 @@
+"""Branches that only count: either way, a program's next steps are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dis import Instruction
+from typing import Any
+
+from torch import Tensor
+
+from anydevice.plan.hollow.branches import Branch, _instructions, _places
+
+# Such a branch, and its `else`, set plain variables, none of which is a tensor: how often a
+# training has succeeded, or the best loss so far. What follows may depend on them, but by another
+# branch.
+
+COUNTING = (
+    *("LOAD_CONST", "LOAD_SMALL_INT", "LOAD_FAST", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF"),
+    *("STORE_FAST", "STORE_NAME", "STORE_GLOBAL", "STORE_DEREF"),
+    *("BINARY_OP", "CACHE", "NOP", "NOT_TAKEN"),
+)
+
+
+def only_counts(branch: Branch, variables: Mapping[str, Any]) -> bool:
+    """Whether a branch's body, and an `else`, do nothing but set variables, none of them a tensor.
+
+    Args:
+        branch: The branch.
+        variables: Those of its frame.
+    """
+    if branch.target <= branch.at:
+        return False
+    steps = _instructions(branch.code)
+    body = steps[branch.on : branch.target]
+    if body and body[-1].opname == "JUMP_FORWARD":
+        other = _places(branch.code)[body[-1].argval]
+        body = [*body[:-1], *steps[branch.target : other]]
+    plain = all(step.opname.startswith(COUNTING) for step in body)
+    return (
+        bool(body) and plain and not any(isinstance(variables.get(n), Tensor) for n in _named(body))
+    )
+
+
+def _named(steps: Iterable[Instruction]) -> Iterable[str]:
+    """The variables that these instructions load or store, some of them two at once."""
+    for step in steps:
+        if step.opname.startswith(("LOAD_", "STORE_")) and "CONST" not in step.opname:
+            yield from step.argval if isinstance(step.argval, tuple) else (str(step.argval),)
