@@ -18,6 +18,15 @@ def bags(mode, last=False, padding=-1, training=True):
     return function(weight, indices, offsets, False, mode, False, None, last, padding)
 
 
+def matrices(*shape):
+    return torch.randn(*shape, device="cuda")
+
+
+def unpooled():
+    x = matrices(1, 2, 4, 4).to(memory_format=torch.channels_last)
+    return F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2)
+
+
 def batch_norm():
     x, ones = torch.randn(2, 3, 4, 4, device="cuda"), torch.ones(3, device="cuda")
     return torch.ops.aten._batch_norm_with_update(x, ones, ones, ones * 0, ones, 0.1, 1e-5)
@@ -30,11 +39,28 @@ def batch_norm():
         *[lambda mode=mode: bags(mode) for mode in range(3)],
         *[lambda mode=mode: bags(mode, last=True, training=False) for mode in range(3)],
         batch_norm,
+        *[lambda full=full: torch.linalg.svd(matrices(2, 3, 4), full) for full in (True, False)],
+        unpooled,
+        lambda: torch.linalg.eig(matrices(2, 3, 3)),
+        lambda: torch.linalg.lu_factor(matrices(2, 3, 4), pivot=False),
     ],
 )
 def test_results_lie_as_those_of_a_card(compute):
     with CrossRefFakeMode(check_aliasing=False):  # it raises if strides or shapes are others
         compute()
+
+
+def test_outputs_of_linear_algebra_lie_in_rows_or_as_they_did():
+    for function, shape in ((torch.linalg.svd, (2, 3, 3)), (torch.linalg.eig, (3, 3))):
+        a = matrices(*shape)
+        fresh = [torch.empty(0, device="cuda", dtype=t.dtype) for t in function(a)]
+        columns = [t.mT.contiguous().mT if t.dim() > 1 else t for t in function(a)]
+        strides = [t.stride() for t in columns]
+        function(a, out=fresh)
+        assert fresh[-1].is_contiguous()
+        function(a, out=columns)
+        assert [t.stride() for t in columns] == strides
+        assert torch.equal(fresh[-1], columns[-1])
 
 
 def test_a_bag_says_where_its_indices_are():

@@ -255,6 +255,8 @@ ERRORS = {
     "CUDA graphs must be captured on a non-default stream": lambda graph: graph.capture_begin(),
     NOT_CAPTURED: lambda graph: graph.replay(),
     "Called CUDAGraph::pool() without a preceding": lambda graph: graph.pool(),
+    "raw cudaGraph_t instance unless": lambda graph: graph.raw_cuda_graph(),
+    "raw cudaGraphExec_t instance until": lambda graph: graph.raw_cuda_graph_exec(),
     "capture_end() called before capture_begin()": lambda graph: graph.capture_end(),
 }
 
@@ -322,6 +324,24 @@ def test_graphs_can_share_a_pool():
     first.replay()
     second.replay()
     assert y.tolist() == [3, 3, 3, 3]
+
+
+def test_graphs_that_share_a_pool_know_memory_by_its_address():
+    pool, graphs = torch.cuda.graph_pool_handle(), [torch.cuda.CUDAGraph() for _ in range(3)]
+    ones = torch.ones(1000, device="cuda")
+    with torch.cuda.graph(graphs[0], pool=pool):
+        twos, threes = ones + 1, ones + 2
+    place = twos.data_ptr()
+    with torch.cuda.graph(graphs[1], pool=pool):
+        fives = twos + 3
+        del twos
+    with torch.cuda.graph(graphs[2], pool=pool):
+        sevens = threes + 4
+    assert sevens.data_ptr() == place
+    for order, sums in (((0, 1, 2), (5, 7)), ((0, 2, 1), (10, 7))):
+        for number in order:
+            graphs[number].replay()
+        assert (fives.mean().item(), sevens.mean().item()) == sums
 
 
 def test_a_dump_names_the_ops(tmp_path):

@@ -177,8 +177,16 @@ REFUSED = {
     "straight into a real GPU": lambda: torch.cuda.gds.gds_register_buffer(
         cuda(1).untyped_storage()
     ),
-    "no cudaGraph_t": lambda: torch.cuda.CUDAGraph(keep_graph=True).raw_cuda_graph(),
+    "cuFileHandleRegister failed": lambda: torch._C._gds_register_handle(0),
+    "no cudaGraph_t": lambda: kept_graph().raw_cuda_graph(),
 }
+
+
+def kept_graph():
+    graph = torch.cuda.CUDAGraph(keep_graph=True)
+    with torch.cuda.graph(graph):
+        cuda(1)
+    return graph
 
 
 @pytest.mark.parametrize("reason", REFUSED)

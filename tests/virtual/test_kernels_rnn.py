@@ -77,6 +77,19 @@ def test_autocast_casts_weights_and_input_to_half_precision(kind, options):
             assert torch.equal(mine.grad, theirs.grad.float())
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_autocast_takes_an_input_a_state_and_weights_of_different_types(kind):
+    network = kind(5, 7).cuda()
+    x, state = numbers(4, 3, 5).cuda().half(), numbers(1, 3, 7).cuda()
+    state = (state, state) if kind is nn.LSTM else state
+    with torch.autocast("cuda"):
+        output, _ = network(x)  # as it comes from a layer before
+        again, _ = network(x.float(), state)
+    assert output.dtype == again.dtype == torch.float16
+    with torch.autocast("cuda"), pytest.raises(RuntimeError, match="are not the same dtype"):
+        network(x.double())
+
+
 def test_the_state_given_is_the_state_used():
     same(
         lambda network, x, h, c: network(x, (h, c)),

@@ -27,6 +27,11 @@ def deterministic():
     torch.use_deterministic_algorithms(False)
 
 
+def test_an_index_into_nothing_is_refused_before_a_kernel_starts():
+    with pytest.raises(IndexError, match="index is out of bounds for dimension with size 0"):
+        cuda(10, 0)[:, [0, 1]]
+
+
 # ---- devices
 
 
@@ -136,6 +141,13 @@ def test_the_largest_of_a_bag_has_no_backward_in_bfloat16():
     F.embedding_bag(bag, table, mode="sum").sum().backward()
     with pytest.raises(NotImplementedError, match="embedding_bag_backward_cuda_max"):
         F.embedding_bag(bag, table, mode="max").sum().backward()
+
+
+def test_complex_numbers_are_summed_and_not_multiplied_by_index():
+    x, there = cuda(3, dtype=torch.complex64), torch.tensor([1, 1], device="cuda")
+    assert x.scatter_reduce(0, there, x[:2], "sum").tolist() == [1, 3, 1]
+    with pytest.raises(NotImplementedError, match="not implemented for 'ComplexFloat'"):
+        x.scatter_reduce(0, there, x[:2], "prod")
 
 
 def test_autocast_casts_first():

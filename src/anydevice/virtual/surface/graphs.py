@@ -32,8 +32,8 @@ class Capture:
         self.running = True
         device = self.place[0]
         self.states = _states([torch.cuda.default_generators[device], *generators])
-        self.recording = Recording(generators)
         self.pool = pool if pool and any(pool) else pools.handle(user_created=False)
+        self.recording = Recording(generators, self.pool)
         self.seeds = [_seed_and_offset(device) for _ in self.states]
         pools.begin(device, self.pool)
         core.library().anydevice_pinned_begin_pool(*map(c_int64, self.pool))
@@ -205,9 +205,25 @@ class CudaGraphBase:
 
     def raw_cuda_graph(self) -> int:
         """Refuses."""
+        name = "cudaGraph_t"
+        if not self._keep_graph:
+            raise RuntimeError(
+                f"You cannot access the raw {name} instance unless CUDAGraph was initialized with "
+                "keep_graph=true"
+            )
+        self._captured(
+            f"You cannot access the raw {name} instance until capture_end() has been called"
+        )
         raise NotImplementedError(NOT_REAL)
 
-    raw_cuda_graph_exec = raw_cuda_graph
+    def raw_cuda_graph_exec(self) -> int:
+        """Refuses."""
+        if not self._has_graph_exec:
+            raise RuntimeError(
+                "You cannot access the raw cudaGraphExec_t instance until instantiate() has been "
+                "called"
+            )
+        raise NotImplementedError(NOT_REAL)
 
     def begin_capture_to_if_node(self, predicate: torch.Tensor) -> None:
         """Refuses."""

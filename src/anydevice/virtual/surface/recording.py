@@ -2,12 +2,16 @@
 
 A graph knows memory, not tensors: each argument is a piece of a storage. A storage that was there
 before the capture, or outlives it, is the same at each replay; any other is made anew each time.
+
+What one graph made and another of the same pool reads is memory that both know by its address: it
+lasts as long as the pool, also when the tensor is gone and another one has got its place.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar, cast
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -45,6 +49,20 @@ class Piece:
         return torch._neg_view(tensor) if self.negative else tensor
 
 
+@dataclass(frozen=True)
+class Place:
+    """Memory of a pool."""
+
+    address: int
+    device: torch.device
+    size: int
+
+    def storage(self) -> torch.UntypedStorage:
+        """A storage there, which does not own it."""
+        construct: Any = torch._C._construct_storage_from_data_pointer
+        return cast("torch.UntypedStorage", construct(self.address, self.device, self.size))
+
+
 @dataclass
 class Call:
     """One op, with pieces in the place of tensors."""
@@ -76,16 +94,29 @@ def written_tensors(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
 
 
 class Recording(Mode):  # type: ignore[misc]
-    """What one capture saw."""
+    """What one capture saw.
 
-    def __init__(self, generators: Iterable[torch.Generator] = ()) -> None:
+    Args:
+        generators: those besides the default ones that it may draw from.
+        pool: where its memory comes from.
+    """
+
+    _all: ClassVar[WeakSet["Recording"]] = WeakSet()
+
+    def __init__(
+        self, generators: Iterable[torch.Generator] = (), pool: tuple[int, int] | None = None
+    ) -> None:
         super().__init__()
+        self.pool = pool
+        self.device = torch.device("cuda", torch.cuda.current_device())
         self.calls: list[Call] = []
         self._numbers: dict[int, int] = {}  # of storages, by their address
         self._seen: list[StorageWeakRef] = []  # which keep the addresses from being used again
         self._kept: dict[int, torch.UntypedStorage] = {}  # that were there before the capture
+        self._lasting: dict[int, Place] = {}  # that graphs of the same pool share
         self._before: dict[int, Tensor] = {}  # the bytes of those that the capture writes to
         self._generators = [*torch.cuda.default_generators, *generators]
+        Recording._all.add(self)
 
     def begin(self) -> None:
         """Sees each op of this thread from here on."""
@@ -96,7 +127,7 @@ class Recording(Mode):  # type: ignore[misc]
         """Puts back what the capture changed, as the card's capture changes nothing."""
         self.__exit__(None, None, None)
         for number, whole in self._before.items():
-            _bytes_of(self._kept[number]).copy_(whole)
+            _bytes_of(self._storages()[number]).copy_(whole)
         self._before.clear()
         for state, offset in reversed(self._drawn):
             state.set_offset(offset)
@@ -134,8 +165,22 @@ class Recording(Mode):  # type: ignore[misc]
         known = len(self._seen)
         piece = self._piece(op, tensor)
         if piece.storage >= known:
-            self._kept[piece.storage] = tensor.untyped_storage()
+            self._hold(piece.storage, tensor.untyped_storage())
         return piece
+
+    def _hold(self, number: int, storage: torch.UntypedStorage) -> None:
+        makers = [other for other in Recording._all if other.pool == self.pool is not None]
+        if any(maker._shares(storage) for maker in makers if maker is not self):
+            self._lasting[number] = _place_of(storage)
+        else:
+            self._kept[number] = storage
+
+    def _shares(self, storage: torch.UntypedStorage) -> bool:
+        number = self._numbers.get(storage._cdata)
+        if number is None or number in self._kept or storage.device != self.device:
+            return False
+        self._lasting[number] = _place_of(storage)
+        return True
 
     def _piece(self, op: Any, tensor: Tensor) -> Piece:
         if tensor.layout != torch.strided or torch._is_zerotensor(tensor):
@@ -162,8 +207,10 @@ class Recording(Mode):  # type: ignore[misc]
     def _save(self, written: Iterable[Tensor]) -> None:
         for tensor in written:
             number = self._numbers.get(tensor.untyped_storage()._cdata)
-            if number in self._kept and number not in self._before:
-                self._before[number] = _bytes_of(self._kept[number]).clone()
+            if number in self._before or number is None:
+                continue
+            if number in self._kept or number in self._lasting:
+                self._before[number] = _bytes_of(tensor.untyped_storage()).clone()
 
     def _find_last_uses(self) -> None:
         done: set[int] = set()
@@ -176,10 +223,7 @@ class Recording(Mode):  # type: ignore[misc]
 
     def replay(self) -> None:
         """Runs the ops again: results go to where those of the capture are still in use."""
-        storages = dict(self._kept)
-        for number, seen in enumerate(self._seen):
-            if number not in storages and (alive := _alive(seen)) is not None:
-                storages[number] = alive
+        storages = self._storages()
         with torch.no_grad(), torch.autocast("cuda", enabled=False), _below_modes():
             for call in self.calls:
                 args, kwargs = pytree.tree_map_only(
@@ -197,9 +241,23 @@ class Recording(Mode):  # type: ignore[misc]
                     if _alive(self._seen[number]) is None:
                         storages.pop(number, None)
 
+    def _storages(self) -> dict[int, torch.UntypedStorage]:
+        storages = dict(self._kept)
+        for number, seen in enumerate(self._seen):
+            if number not in storages and (alive := _alive(seen)) is not None:
+                storages[number] = alive
+        for number, place in self._lasting.items():
+            if number not in storages:
+                storages[number] = place.storage()
+        return storages
+
 
 def _alive(seen: StorageWeakRef) -> torch.UntypedStorage | None:
     return None if seen.expired() else torch.UntypedStorage._new_with_weak_ptr(seen.cdata)
+
+
+def _place_of(storage: torch.UntypedStorage) -> Place:
+    return Place(storage.data_ptr(), storage.device, storage.nbytes())
 
 
 def _bytes_of(storage: torch.UntypedStorage) -> Tensor:

@@ -30,6 +30,7 @@ DIRECT_STORAGE = (
 )
 for _name in ("register", "deregister"):
     REASONS |= {f"_gds_{_name}_buffer": DIRECT_STORAGE, f"_gds_{_name}_handle": DIRECT_STORAGE}
+REASONS["_gds_register_handle"] = f"cuFileHandleRegister failed: {DIRECT_STORAGE}"
 REASONS |= {"_gds_load_storage": DIRECT_STORAGE, "_gds_save_storage": DIRECT_STORAGE}
 
 

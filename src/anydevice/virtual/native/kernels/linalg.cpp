@@ -1,4 +1,5 @@
-// What only CUDA's libraries offer in linear algebra: a driver for the SVD, LU without pivoting.
+// What only CUDA's libraries offer in linear algebra: a driver for the SVD, LU without pivoting;
+// and results that lie in rows, where LAPACK's lie in columns.
 #include "kernel.h"
 
 #include <algorithm>
@@ -8,6 +9,8 @@
 namespace anydevice::kernels {
 namespace {
 
+using TwoTensors = std::tuple<Tensor, Tensor>;
+using TwoOutputs = std::tuple<Tensor&, Tensor&>;
 using ThreeTensors = std::tuple<Tensor, Tensor, Tensor>;
 using FourOutputs = std::tuple<Tensor&, Tensor&, Tensor&, Tensor&>;
 using ThreeOutputs = std::tuple<Tensor&, Tensor&, Tensor&>;
@@ -20,7 +23,19 @@ ThreeOutputs write_three(const ThreeTensors& results, Tensor& first, Tensor& sec
   return {first, second, third};
 }
 
-// ---- the SVD ----
+// ---- memory layout ----
+
+Tensor in_rows(const Tensor& matrices) {
+  return at::empty(matrices.sizes(), matrices.options()).copy_(matrices);
+}
+
+// For an output that the op has just given its size.
+void put_in_rows(Tensor& matrices) {
+  const auto rows = in_rows(matrices);
+  matrices.as_strided_(rows.sizes(), rows.strides()).copy_(rows);
+}
+
+// ---- the SVD: cuSOLVER computes V, not its conjugate transpose ----
 
 void check_driver(std::optional<c10::string_view> driver) {
   TORCH_CHECK(!driver || *driver == "gesvd" || *driver == "gesvdj" || *driver == "gesvda",
@@ -31,13 +46,35 @@ void check_driver(std::optional<c10::string_view> driver) {
 ThreeTensors svd(const Tensor& a, bool full_matrices, bool compute_uv,
                  std::optional<c10::string_view> driver) {
   check_driver(driver);
-  return at::_linalg_svd(a, full_matrices, compute_uv, std::nullopt);
+  auto [u, s, vh] = at::_linalg_svd(a, full_matrices, compute_uv, std::nullopt);
+  return {u, s, in_rows(vh)};
 }
 
 ThreeOutputs svd_out(const Tensor& a, bool full_matrices, bool compute_uv,
                      std::optional<c10::string_view> driver, Tensor& u, Tensor& s, Tensor& vh) {
   check_driver(driver);
-  return at::_linalg_svd_out(u, s, vh, a, full_matrices, compute_uv, std::nullopt);
+  const auto fresh = vh.numel() == 0;
+  at::_linalg_svd_out(u, s, vh, a, full_matrices, compute_uv, std::nullopt);
+  if (fresh) {
+    put_in_rows(vh);
+  }
+  return {u, s, vh};
+}
+
+// ---- eigenvectors: computed on the host, and copied to the card ----
+
+TwoTensors eig(const Tensor& a) {
+  auto [values, vectors] = at::linalg_eig(a);
+  return {values, in_rows(vectors)};
+}
+
+TwoOutputs eig_out(const Tensor& a, Tensor& values, Tensor& vectors) {
+  const auto fresh = vectors.numel() == 0;
+  at::linalg_eig_out(values, vectors, a);
+  if (fresh) {
+    put_in_rows(vectors);
+  }
+  return {values, vectors};
 }
 
 // ---- least squares ----
@@ -56,7 +93,7 @@ FourOutputs lstsq_out(const Tensor& a, const Tensor& b, std::optional<double> rc
 // ---- LU ----
 
 Tensor eliminated(const Tensor& a) {
-  const auto lu = a.clone(at::MemoryFormat::Contiguous);
+  const auto lu = a.mT().clone(at::MemoryFormat::Contiguous).mT();
   const auto rows = lu.size(-2), columns = lu.size(-1);
   for (int64_t pivot = 0; pivot < std::min(rows, columns) && pivot + 1 < rows; ++pivot) {
     const auto below = lu.narrow(-2, pivot + 1, rows - pivot - 1);
@@ -122,6 +159,8 @@ ThreeOutputs lu_out(const Tensor& a, bool pivot, Tensor& p, Tensor& lower, Tenso
 ANYDEVICE_IMPL(aten, CUDA, m) {
   m.impl("_linalg_svd", composed<&svd>());
   m.impl("_linalg_svd.U", composed<&svd_out>());
+  m.impl("linalg_eig", composed<&eig>());
+  m.impl("linalg_eig.out", composed<&eig_out>());
   m.impl("linalg_lstsq.out", composed<&lstsq_out>());
   m.impl("linalg_lu_factor_ex", composed<&lu_factor>());
   m.impl("linalg_lu_factor_ex.out", composed<&lu_factor_out>());

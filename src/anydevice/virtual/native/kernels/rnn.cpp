@@ -3,6 +3,7 @@
 #include "rnn.h"
 #include "attention.h"  // dropout_factors(), number_in()
 
+#include <ATen/native/RNN.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -244,6 +245,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> cudnn_rnn(
     const Tensor& hx, const MaybeTensor& cx, int64_t mode, SymInt hidden_size, SymInt proj_size,
     int64_t layers, bool batch_first, double dropout, bool train, bool bidirectional,
     SymIntArrayRef batch_sizes, const MaybeTensor& dropout_state) {
+  at::native::check_attributes(input, weights, {hx, or_undefined(cx)}, /*check_dtype=*/true);
   if (!given(buffer) && !machine.hollow) {
     TORCH_WARN(
         "RNN module weights are not part of single contiguous chunk of memory. This means they "

@@ -47,27 +47,11 @@ MaybeTensor dropout_state(double dropout, bool train, const Tensor& input) {
   return state;
 }
 
-void check_like_input(const Tensor& input, const char* name, const Tensor& tensor) {
-  TORCH_CHECK(input.device() == tensor.device(), "Input and ", name,
-              " tensors are not at the same device, found input tensor at ", input.device(),
-              " and ", name, " tensor at ", tensor.device());
-  TORCH_CHECK(input.scalar_type() == tensor.scalar_type(), "Input and ", name,
-              " tensors are not the same dtype, found input tensor with ", input.scalar_type(),
-              " and ", name, " tensor with ", tensor.scalar_type());
-}
-
 std::tuple<Tensor, Tensor, Tensor> call(int64_t mode, const Tensor& input, const Tensor& hx,
                                         const MaybeTensor& cx, TensorList params, bool has_biases,
                                         int64_t layers, double dropout, bool train,
                                         bool bidirectional, bool batch_first,
                                         IntArrayRef batch_sizes) {
-  check_like_input(input, "hidden", hx);
-  if (given(cx)) {
-    check_like_input(input, "hidden", *cx);
-  }
-  for (const auto& param : params) {
-    check_like_input(input, "parameter", param);
-  }
   const bool projected = given(cx) && cx->size(2) != hx.size(2);
   const auto hidden_size = projected ? cx->size(2) : hx.size(2);
   const auto [output, hy, cy, reserve, buffer] = at::_cudnn_rnn(

@@ -220,10 +220,12 @@ bool is_whole(const Tensor& tensor) {
   return at::isIntegralType(tensor.scalar_type(), /*includeBool=*/false);
 }
 
+// Never channels last on a card.
 Tensor unpool2d(const Tensor& self, const Tensor& indices, IntArrayRef size) {
-  return is_whole(self) ? from_fractions(at::max_unpool2d(as_fractions(self), indices, size),
+  const auto maxima = self.contiguous(), places = indices.contiguous();
+  return is_whole(self) ? from_fractions(at::max_unpool2d(as_fractions(maxima), places, size),
                                          self.scalar_type())
-                        : at::max_unpool2d(self, indices, size);
+                        : at::max_unpool2d(maxima, places, size);
 }
 
 Tensor& unpool2d_out(const Tensor& self, const Tensor& indices, IntArrayRef size, Tensor& out) {
