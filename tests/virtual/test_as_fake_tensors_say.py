@@ -86,6 +86,16 @@ def test_gradients_of_bags_are_those_of_the_cpu(mode, last):
     assert torch.equal(*gradients)
 
 
+def test_bags_have_a_gradient_if_indices_and_offsets_are_of_different_types():
+    weight, each = matrices(5, 3).requires_grad_(), torch.ones(5, device="cuda", requires_grad=True)
+    indices, offsets = torch.tensor([0, 2, 2, 4, 1]).cuda(), torch.tensor([0, 2, 5]).cuda()
+    for first, second in ((indices.int(), offsets), (indices, offsets.int())):
+        out = F.embedding_bag(first, weight, second, mode="sum", per_sample_weights=each)
+        gradients = torch.autograd.grad(out.sum(), (weight, each))
+        assert gradients[0][:, 0].tolist() == [1, 1, 2, 0, 1]
+        assert torch.allclose(gradients[1], weight.detach().sum(1)[indices])
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_log_sigmoid_keeps_no_buffer_and_its_gradient_is_right(dtype):
     x = torch.linspace(-9, 9, 1024, device="cuda", dtype=dtype, requires_grad=True)

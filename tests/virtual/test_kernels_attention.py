@@ -328,10 +328,12 @@ def test_nested_tensors_may_be_transposed(backend):
         torch.testing.assert_close(part.cpu().float(), expected, atol=1e-2, rtol=1e-2)
 
 
-def test_the_debug_mask_of_flash_attention_says_what_was_dropped():
-    query = torch.randn(1, 2, 16, 8, device="cuda", dtype=torch.float16)
+@pytest.mark.parametrize("heads", [1, 2])
+def test_the_debug_mask_of_flash_attention_says_what_was_dropped(heads):
+    few = torch.randn(1, heads, 16, 8, device="cuda", dtype=torch.float16)
+    query = few.expand(1, 2, 16, 8).contiguous()
     flash = aten._scaled_dot_product_flash_attention
-    output, *_, mask = flash(query, query, query, dropout_p=0.5, return_debug_mask=True)
+    output, *_, mask = flash(query, few, few, dropout_p=0.5, return_debug_mask=True)
     assert mask.shape == (1, 2, 128, 128)
     weights = mask[..., :16, :16]
     assert mask.count_nonzero() == weights.count_nonzero()

@@ -146,8 +146,13 @@ def test_the_largest_of_a_bag_has_no_backward_in_bfloat16():
 def test_complex_numbers_are_summed_and_not_multiplied_by_index():
     x, there = cuda(3, dtype=torch.complex64), torch.tensor([1, 1], device="cuda")
     assert x.scatter_reduce(0, there, x[:2], "sum").tolist() == [1, 3, 1]
-    with pytest.raises(NotImplementedError, match="not implemented for 'ComplexFloat'"):
-        x.scatter_reduce(0, there, x[:2], "prod")
+    for multiply in (
+        lambda: x.scatter_reduce(0, there, x[:2], "prod"),
+        lambda: x.scatter_(0, there, x[:2], reduce="multiply"),
+        lambda: x.scatter_(0, there, 2, reduce="multiply"),
+    ):
+        with pytest.raises(NotImplementedError, match="not implemented for 'ComplexFloat'"):
+            multiply()
 
 
 def test_autocast_casts_first():

@@ -60,7 +60,9 @@ void check_devices(const char* method, const Tensor& query, const Tensor& key, c
 // What is left of the weights, in whole blocks of 128; those that were dropped are negative.
 Tensor debug_mask(const Tensor& query, const Tensor& key, bool causal, double scale,
                   const Draw& drawn) {
-  auto scores = at::matmul(query.to(at::kFloat), key.to(at::kFloat).transpose(-2, -1)) * scale;
+  const auto shared = query.size(1) / key.size(1);  // heads of queries to one of keys
+  const auto keys_of_each = key.repeat_interleave(shared, 1).to(at::kFloat);
+  auto scores = at::matmul(query.to(at::kFloat), keys_of_each.transpose(-2, -1)) * scale;
   const auto queries = scores.size(-2), keys = scores.size(-1);
   if (causal) {
     scores.masked_fill_(at::ones({queries, keys}, at::kBool).triu(keys - queries + 1),

@@ -39,10 +39,12 @@ Bags as_on_a_card(Bags bags, const Tensor& indices, const Tensor& offsets, int64
 }
 
 template <auto* on_host>
-Bags embedding_bag(const Tensor& weight, const Tensor& indices, const Tensor& offsets,
+Bags embedding_bag(const Tensor& weight, const Tensor& some_indices, const Tensor& some_offsets,
                    bool scale_grad_by_freq, int64_t mode, bool sparse,
                    const MaybeTensor& per_sample_weights, bool include_last_offset,
                    int64_t padding_idx) {
+  const auto type = at::promoteTypes(some_indices.scalar_type(), some_offsets.scalar_type());
+  const auto indices = some_indices.to(type), offsets = some_offsets.to(type);
   return as_on_a_card(on_host(weight, indices, offsets, scale_grad_by_freq, mode, sparse,
                               per_sample_weights, include_last_offset, padding_idx),
                       indices, offsets, mode, include_last_offset, padding_idx);
