@@ -62,6 +62,13 @@ def test_fourier_transforms_of_halves():
     torch.testing.assert_close(back.cpu(), x, rtol=1e-2, atol=1e-2)
 
 
+def test_fourier_transforms_of_bfloat16_are_complex64():
+    x = torch.randn(4, 8, dtype=torch.bfloat16)  # torch.fft takes it since PyTorch 2.14
+    there = torch.ops.aten._fft_r2c(x.cuda(), [1], 0, True)
+    assert there.dtype == torch.complex64
+    torch.testing.assert_close(there.cpu(), torch.fft.rfft(x.float()), rtol=1e-2, atol=1e-2)
+
+
 def test_fourier_transforms_of_halves_want_powers_of_two():
     with pytest.raises(RuntimeError, match="cuFFT only supports dimensions whose sizes are powers"):
         torch.fft.rfft(torch.randn(4, 6, dtype=torch.float16, device="cuda"))

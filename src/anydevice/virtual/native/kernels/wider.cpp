@@ -28,8 +28,10 @@ ScalarType narrower(ScalarType result, ScalarType narrow) {
   if (narrow == at::kBool) {
     return result == at::kInt ? at::kBool : result;
   }
-  const auto real = narrow == at::kBFloat16 ? at::kBFloat16 : at::kHalf;
-  return result == at::kFloat ? real : result == at::kComplexFloat ? at::kComplexHalf : result;
+  if (result == at::kComplexFloat) {  // of bfloat16 there are no complex numbers
+    return narrow == at::kBFloat16 ? result : at::kComplexHalf;
+  }
+  return result != at::kFloat ? result : narrow == at::kBFloat16 ? at::kBFloat16 : at::kHalf;
 }
 
 struct Widened {
@@ -122,8 +124,9 @@ void check_powers_of_two(const Tensor& signal, IntArrayRef dims, int64_t last_si
     const auto size = last && last_size > 0 ? last_size : signal.size(dims[place]);
     TORCH_CHECK(
         (size & (size - 1)) == 0,
-        "cuFFT only supports dimensions whose sizes are powers of two when computing in half "
-        "precision, but got a signal size of",
+        "cuFFT only supports dimensions whose sizes are powers of two when computing in ",
+        signal.scalar_type() == at::kBFloat16 ? "bfloat16" : "half",
+        " precision, but got a signal size of",
         signal.sizes());
   }
 }
