@@ -289,10 +289,10 @@ def _replace_loading(copies: Copies) -> None:
 
 def _is_there(event: str, arguments: tuple[Any, ...]) -> bool:
     """Whether a program may be started: where it is missing, Python says that."""
-    if event != "subprocess.Popen":
+    if event not in ("subprocess.Popen", "os.posix_spawn"):
         return True
-    program, _, folder, environment = arguments
-    program = os.fsdecode(program)
+    folder, environment = arguments[2:] if event == "subprocess.Popen" else (None, None)
+    program = os.fsdecode(arguments[0])
     if os.sep in program:
         return os.path.lexists(os.path.join(os.fsdecode(folder or _getcwd()), program))
     places = [*os.get_exec_path(), *os.get_exec_path(environment)]
