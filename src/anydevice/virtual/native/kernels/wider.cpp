@@ -122,12 +122,10 @@ void check_powers_of_two(const Tensor& signal, IntArrayRef dims, int64_t last_si
   for (size_t place = 0; place < dims.size(); ++place) {
     const bool last = place + 1 == dims.size();
     const auto size = last && last_size > 0 ? last_size : signal.size(dims[place]);
-    TORCH_CHECK(
-        (size & (size - 1)) == 0,
-        "cuFFT only supports dimensions whose sizes are powers of two when computing in ",
-        signal.scalar_type() == at::kBFloat16 ? "bfloat16" : "half",
-        " precision, but got a signal size of",
-        signal.sizes());
+    TORCH_CHECK((size & (size - 1)) == 0,
+                "cuFFT only supports dimensions whose sizes are powers of two when computing in ",
+                signal.scalar_type() == at::kBFloat16 ? "bfloat16" : "half",
+                " precision, but got a signal size of", signal.sizes());
   }
 }
 
