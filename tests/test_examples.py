@@ -26,7 +26,7 @@ IS_SAID = {
 }
 
 
-QUICK = ("devices_and_mismatches", "plan", "two_networks_two_gpus")
+QUICK = ("devices_and_mismatches",)
 
 
 def line_at_the_top(example: Path) -> str:

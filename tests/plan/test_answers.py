@@ -14,6 +14,7 @@ from anydevice.plan.planning import plan
 
 PROGRAMS = Path(__file__).parent / "programs"
 TRAINS = (3, "step")
+LONG = {"style_transfer", "timed"}
 # What is counted, where that is no optimizer's step, and parts of what the answer says.
 EXPECTED: dict[str, tuple[tuple[int, str], list[str]]] = {
     "accumulate": ((1, "step"), ["A step has 128 backward passes"]),
@@ -51,7 +52,12 @@ def planned(path: Path, **options: object) -> Plan:
     return plan(Program((str(path),)), "t4", **options)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in PROGRAMS.glob("*.py")))
+def named(path: Path) -> object:
+    marks = [pytest.mark.long] if path.stem in LONG else []
+    return pytest.param(path.stem, marks=marks)
+
+
+@pytest.mark.parametrize("name", map(named, sorted(PROGRAMS.glob("*.py"))))
 def test_a_program_is_answered(name: str) -> None:
     run = planned(PROGRAMS / f"{name}.py").verdicts[0].run
     counted, said = EXPECTED.get(name, (TRAINS, []))

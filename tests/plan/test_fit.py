@@ -66,6 +66,7 @@ def test_a_program_is_stopped_after_its_steps_and_leaves_no_file(train: Path) ->
     assert sorted(path.name for path in train.iterdir()) == ["train.py"]
 
 
+@pytest.mark.long
 def test_the_largest_batch_fits_and_the_next_does_not(train: Path) -> None:
     def program(*words: str) -> Program:
         return Program((str(train / "train.py"), *words))

@@ -56,6 +56,7 @@ def test_no_peak_is_lost_where_many_events_share_a_point() -> None:
     assert max(map(sum, found["bytes"])) == 103 == peak([block(0, None, 3), *spikes]).bytes
 
 
+@pytest.mark.long
 def test_pytorchs_own_viewer_reads_the_snapshot(plan: Plan, tmp_path: Path) -> None:
     write_snapshot(tmp_path / "memory.pickle", plan["t4"].run.blocks)
     viewer = ("-m", "torch.cuda._memory_viz")

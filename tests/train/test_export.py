@@ -21,6 +21,7 @@ for path in sys.argv[1:]:
 """
 
 
+@pytest.mark.long
 def test_it_runs_in_a_process_without_anydevice(network, data, virtual_gpu, tmp_path):
     paths, expected = [], []
     for device in ("cpu", "cuda:0"):

@@ -282,6 +282,7 @@ os.write(1, line.encode())  # at once: print() writes in pieces, and the ranks s
     assert done.stderr.count("nothing ran on a real GPU") == 1
 
 
+@pytest.mark.long
 def test_python_itself_takes_its_options_and_its_input(tmp_path: Path) -> None:
     program = "import sys, torch\nprint(sys.flags.utf8_mode, torch.cuda.device_count(), sys.argv)"
     write(tmp_path, program)
@@ -344,6 +345,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return environment / "bin" / "python"
 
 
+@pytest.mark.long
 def test_a_child_with_another_pythonpath_finds_the_gpus(installed: Path, tmp_path: Path) -> None:
     """By anydevice.pth; one in isolated mode takes nothing from the environment."""
     write(

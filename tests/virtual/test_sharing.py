@@ -226,6 +226,7 @@ def test_a_sender_that_has_ended_is_named(tmp_path):
     assert "keep the sender alive" in lines[0]
 
 
+@pytest.mark.long
 def test_what_dlpack_lent_stays_the_same_memory_when_it_is_sent(tmp_path):
     assert run(
         tmp_path,
