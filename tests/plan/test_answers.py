@@ -14,7 +14,7 @@ from anydevice.plan.planning import plan
 
 PROGRAMS = Path(__file__).parent / "programs"
 TRAINS = (3, "step")
-LONG = {"style_transfer", "timed"}
+LONG = {"style_transfer"}
 # What is counted, where that is no optimizer's step, and parts of what the answer says.
 EXPECTED: dict[str, tuple[tuple[int, str], list[str]]] = {
     "accumulate": ((1, "step"), ["A step has 128 backward passes"]),
