@@ -169,8 +169,8 @@ class Recording(Mode):  # type: ignore[misc]
         return piece
 
     def _hold(self, number: int, storage: torch.UntypedStorage) -> None:
-        makers = [other for other in Recording._all if other.pool == self.pool is not None]
-        if any(maker._shares(storage) for maker in makers if maker is not self):
+        others = [other for other in Recording._all if other is not self]
+        if self.pool and any(o._shares(storage) for o in others if o.pool == self.pool):
             self._lasting[number] = _place_of(storage)
         else:
             self._kept[number] = storage
