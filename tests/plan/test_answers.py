@@ -24,7 +24,7 @@ EXPECTED: dict[str, tuple[tuple[int, str], list[str]]] = {
     "compiled_model": (TRAINS, ["torch.compile: predicted for the program as written"]),
     "curriculum": (
         TRAINS,
-        ["numbers that curriculum.py:14 compares are not equal", "taken at curriculum.py:25"],
+        ["numbers that curriculum.py:14 compares are not equal", "taken at curriculum.py:23"],
     ),
     "detection": (TRAINS, ["50% of a mask's values", "unique()", "detection.py:18"]),
     "early_stopping": (TRAINS, ["early_stopping.py:31"]),

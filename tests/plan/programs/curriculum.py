@@ -1,4 +1,4 @@
-"""Makes its sequences longer once it has succeeded often enough; asks if a buffer was lost."""
+"""Counts before its first step, and makes its sequences longer once it has succeeded often."""
 
 import torch
 from torch import nn
@@ -18,7 +18,10 @@ class Network(nn.Module):
 
 network = Network().cuda()
 optimizer = torch.optim.Adam(network.parameters())
-successes, length = 0, 8
+successes, length, positive = 0, 8, 0
+for x in torch.rand(3, 4, 16):
+    if network(x.cuda()).sum().item() > 0:
+        positive += 1
 for _ in range(10):
     loss = network(torch.rand(length, 16, device="cuda")).square().mean()
     loss.backward()

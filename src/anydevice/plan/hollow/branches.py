@@ -102,16 +102,23 @@ class Branch:
         return self.target > self.at and body.opname.startswith(leave) and not joined
 
     @cached_property
+    def body(self) -> list[dis.Instruction]:
+        """The instructions of its body, and of its `else`."""
+        steps = _instructions(self.code)
+        if self.target <= self.at:  # the last statement of a loop
+            body = _straight(self.code, self.on)
+        else:
+            body = steps[self.on : self.target]
+        last = body[-1] if body else None
+        if last and last.opname == "JUMP_FORWARD":
+            return [*body[:-1], *steps[self.target : _places(self.code)[last.argval]]]
+        ends_a_loop = last and last.opname.startswith("JUMP_BACKWARD") and not self.guards
+        return body[:-1] if ends_a_loop else body
+
+    @cached_property
     def only_reports(self) -> bool:
         """Whether its body, and an `else`, do nothing but report."""
-        if self.target <= self.at:
-            return False
-        code, body = self.code, _instructions(self.code)[self.on : self.target]
-        if body and body[-1].opname == "JUMP_FORWARD":
-            other = _places(code)[body[-1].argval]
-            return _report(body[:-1]) and _report(_instructions(code)[self.target : other])
-        ends_a_loop = body and body[-1].opname.startswith("JUMP_BACKWARD") and not self.guards
-        return _report(body[:-1] if ends_a_loop else body)
+        return _report(self.body)
 
 
 def branch_of(frame: FrameType) -> tuple[FrameType, Branch | None]:

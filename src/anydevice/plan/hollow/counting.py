@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from anydevice.plan.hollow.branches import Branch, _instructions, _places
+from anydevice.plan.hollow.branches import Branch
 
 # Such a branch, and its `else`, set plain variables, none of which is a tensor: how often a
 # training has succeeded, or the best loss so far. What follows may depend on them, but by another
@@ -28,17 +28,8 @@ def only_counts(branch: Branch, variables: Mapping[str, Any]) -> bool:
         branch: The branch.
         variables: Those of its frame.
     """
-    if branch.target <= branch.at:
-        return False
-    steps = _instructions(branch.code)
-    body = steps[branch.on : branch.target]
-    if body and body[-1].opname == "JUMP_FORWARD":
-        other = _places(branch.code)[body[-1].argval]
-        body = [*body[:-1], *steps[branch.target : other]]
-    plain = all(step.opname.startswith(COUNTING) for step in body)
-    return (
-        bool(body) and plain and not any(isinstance(variables.get(n), Tensor) for n in _named(body))
-    )
+    plain = bool(branch.body) and all(s.opname.startswith(COUNTING) for s in branch.body)
+    return plain and not any(isinstance(variables.get(n), Tensor) for n in _named(branch.body))
 
 
 def _named(steps: Iterable[Instruction]) -> Iterable[str]:
