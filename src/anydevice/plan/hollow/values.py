@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import sys
+from collections import ChainMap
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -196,8 +197,8 @@ class Branches:
         if likely or not own:
             return likely or zero
         if not branch.only_reports:
-            counts = only_counts(branch, {**frame.f_globals, **frame.f_locals})
-            if not (branch.guards or counts or self.has_stepped()):
+            variables = ChainMap(frame.f_locals, frame.f_globals)
+            if not (self.has_stepped() or branch.guards or only_counts(branch, variables)):
                 raise Branched(line)
             self.undecided[line] = None
         return branch.skips
