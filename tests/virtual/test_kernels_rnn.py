@@ -133,6 +133,21 @@ def test_half_precision_cells_are_rounded_once(kind, dtype):
     assert torch.allclose(rounded.float(), exact, atol=0.02)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_backward_in_inference_mode(kind, virtual_gpu):
+    network = kind(3, 4, bidirectional=True)
+    gradients = []
+    for device in ("cpu", "cuda"):
+        there, x = copy.deepcopy(network).to(device), torch.ones(2, 2, 3, device=device)
+        output = there(x.requires_grad_())[0]
+        with torch.inference_mode():
+            output.backward(torch.ones_like(output))
+        gradients.append([tensor.grad for tensor in (x, *there.parameters())])
+    for expected, got in zip(*gradients, strict=True):
+        torch.testing.assert_close(got.cpu(), expected, rtol=0, atol=ROUNDING)
+        assert got.is_inference() == expected.is_inference()
+
+
 def test_dropout_between_layers_is_drawn_anew_and_backward_knows_it():
     network = nn.LSTM(5, 7, 2, dropout=0.5).cuda()
     x = torch.randn(4, 3, 5, device="cuda", requires_grad=True)

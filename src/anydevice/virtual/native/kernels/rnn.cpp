@@ -81,14 +81,24 @@ Sequence run(const Rnn& rnn, const Tensor& input, const Tensor& hx, const Tensor
   return {output, at::cat(hy), cx.defined() ? at::cat(cy) : Tensor()};
 }
 
-// Autograd as at the top level, although we are inside an op.
+// Autograd as at the top level, although we are inside an op, and perhaps in inference mode.
 struct WithAutograd {
+  c10::InferenceMode mode{false};
   c10::impl::ForceDispatchKeyGuard keys{c10::default_included_set, c10::default_excluded_set};
   at::AutoGradMode grad{true};
 };
 
+// The same bytes as a tensor that is made now: an inference tensor in inference mode, and only there.
+Tensor made_here(const Tensor& tensor) {
+  return tensor.defined() && tensor.is_inference() != c10::InferenceMode::is_enabled()
+             ? at::empty({0}, tensor.options())
+                   .set_(tensor.storage(), tensor.storage_offset(), tensor.sizes(),
+                         tensor.strides())
+             : tensor;
+}
+
 Tensor leaf(const Tensor& tensor) {
-  return tensor.defined() ? tensor.detach().requires_grad_() : tensor;
+  return tensor.defined() ? made_here(tensor).detach().requires_grad_() : tensor;
 }
 
 Sequence forward(const Tensor& input, const std::vector<Tensor>& weights, const Tensor& hx,
@@ -156,6 +166,16 @@ Gradients backward(const Tensor& input, const std::vector<Tensor>& weights, cons
           found[1],
           cx.defined() ? found.back() : Tensor(),
           {found.begin() + 2, found.begin() + 2 + static_cast<int64_t>(weights.size())}};
+}
+
+Gradients backward_here(const Tensor& input, const std::vector<Tensor>& weights, const Tensor& hx,
+                        const MaybeTensor& cx, const MaybeTensor& grad_output,
+                        const MaybeTensor& grad_hy, const MaybeTensor& grad_cy, const Rnn& rnn,
+                        const Tensor& seed) {
+  auto [grad_input, grad_hx, grad_cx, grad_weights] =
+      backward(input, weights, hx, cx, grad_output, grad_hy, grad_cy, rnn, seed);
+  std::transform(grad_weights.begin(), grad_weights.end(), grad_weights.begin(), &made_here);
+  return {made_here(grad_input), made_here(grad_hx), made_here(grad_cx), std::move(grad_weights)};
 }
 
 // ---- what cuDNN keeps between forward and backward ----
@@ -279,8 +299,8 @@ std::tuple<Tensor, Tensor, Tensor, std::vector<Tensor>> cudnn_rnn_backward(
   TORCH_CHECK(train, "cudnn RNN backward can only be called in training mode");
   const auto rnn = describe(mode, hidden_size, proj_size, layers, weights_per_layer, batch_first,
                             dropout, train, bidirectional, batch_sizes);
-  auto [grad_input, grad_hx, grad_cx, grad_weights] =
-      on_host(&backward, input, weights.vec(), hx, cx, grad_output, grad_hy, grad_cy, rnn, reserve);
+  auto [grad_input, grad_hx, grad_cx, grad_weights] = on_host(
+      &backward_here, input, weights.vec(), hx, cx, grad_output, grad_hy, grad_cy, rnn, reserve);
   return {needed[0] ? grad_input : Tensor(), needed[1] ? grad_hx : Tensor(),
           needed[2] ? grad_cx : Tensor(),
           needed[3] ? grad_weights : std::vector<Tensor>(weights.size())};
