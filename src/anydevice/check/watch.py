@@ -119,7 +119,7 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
         return False
 
     def _innermost(self) -> str:
-        return self._path[-1] if self._path else ""
+        return self.modules.innermost
 
     def _now(self) -> str:
         return "optimizer" if self._in_optimizer else "forward"
@@ -189,7 +189,7 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
     def _look_for_sums(self, args: tuple[Any, ...]) -> None:
         """Whether a number with a graph of earlier steps gets more of it."""
         total, more = args[0], args[1]
-        if self._path or not self._sequence or in_backward() or not torch.is_grad_enabled():
+        if self.modules.path or not self._sequence or in_backward() or not torch.is_grad_enabled():
             return
         if all(isinstance(t, Tensor) and t.dim() == 0 and t.requires_grad for t in (total, more)):
             node = total.grad_fn
@@ -202,7 +202,7 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
             self.networks[id(root)] = root
 
     def _enter(self, module: nn.Module, inputs: Any) -> None:
-        outside = not self._path
+        outside = not self.modules.path
         super()._enter(module, inputs)
         self.inputs[id(module)] = sum(map(_bytes, inputs if isinstance(inputs, tuple) else ()))
         if outside and id(module) in self.networks and not self._draws:
@@ -218,7 +218,7 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
 
     def _leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
         super()._leave(module, inputs, output)
-        if not self._path and id(module) in self.networks and self.calls:
+        if not self.modules.path and id(module) in self.networks and self.calls:
             leaves = torch.utils._pytree.tree_leaves(output)
             requires = any(isinstance(t, Tensor) and t.requires_grad for t in leaves)
             last = next((c for c in reversed(self.calls) if c.name == "forward"), None)
@@ -372,7 +372,7 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
             "grown_graphs": dict(self.grown),
             "with_graph": self.with_graph,
             "levels": self.levels,
-            "names": self._names,
+            "names": self.modules.names,
             "inputs": self.inputs,
             "copies": self.copies,
             "on_host": self.on_host,

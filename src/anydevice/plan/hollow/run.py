@@ -241,7 +241,7 @@ class _Running:
             stats = [torch.cuda.memory_stats(device) for device in range(self.gpus)]
             if not any(one.get(ALLOCATED) for one in stats):
                 raise all_on_the_host(self.name)
-            if _refusals(self.gpus) > watch.refused:
+            if _refusals(self.gpus) > watch.workspaces.refused:
                 raise torch.OutOfMemoryError  # the program caught it
             gc.collect()
             limits = [torch.cuda.get_per_process_memory_fraction(gpu) for gpu in range(self.gpus)]
@@ -257,19 +257,19 @@ class _Running:
             context=self.context,
             device=fullest,
             each=[(one[ALLOCATED], one[RESERVED], one[REQUESTED]) for one in stats],
-            samples=watch.samples,
-            cudnn=watch.cudnn,
+            samples=watch.batches.samples,
+            cudnn=watch.workspaces.cudnn,
             blocks=[] if self.brief else watch.ledger.blocks,
             step_marks=watch.step_marks,
             unit=watch.steps.unit,
             notes=notes,
-            kinds=watch.kinds,
+            kinds=watch.modules.kinds,
             work=watch.work,
             step_samples=watch.step_samples,
             parts=watch.parts,
             phases=[] if self.brief else watch.phases,
             part=self.part,
-            tokens=watch.tokens,
+            tokens=watch.batches.tokens,
             attention=list(watch.attention.taken),
             traced=watch.compiled.traced,
             networks=watch.compiled.networks,
@@ -374,7 +374,7 @@ class _Running:
             notes.append(said)
         if self.card.name.startswith("AMD"):
             notes.append(ROCM)
-        if watch.emulated:
+        if watch.workspaces.emulated:
             notes.append(
                 f"bf16: the {self.card.name} has no bf16 units, so its products run at the rate of "
                 "float32 or slower; fp16 is what it has."

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from anydevice.devices.catalogue import Card
+from anydevice.plan.time.recorder import in_backward
 
 aten = torch.ops.aten
 MIB = 1 << 20
@@ -37,6 +38,68 @@ GROUPS = {
 # number: the memory stays taken as long as the loss is alive. The first two compute the elements in
 # one more tensor. A hollow GPU has its shapes from meta functions, which know nothing of it.
 KEEP_ELEMENTS = {aten.mse_loss: 2, aten.smooth_l1_loss: 2, aten.binary_cross_entropy: 1}
+
+NEED_MEMORY = {
+    packet.__name__ for packets in (PRODUCTS, GROUPS, KEEP_ELEMENTS) for packet in packets
+}
+
+
+class Workspaces:
+    """Takes on a hollow GPU what CUDA's libraries would take there.
+
+    Args:
+        card: The GPU.
+    """
+
+    def __init__(self, card: Card) -> None:
+        self.card = card
+        self.taking = False  # whether the block that is taken now is a workspace
+        self.refused = 0  # that a full GPU had no room for
+        self.cudnn = 0  # the largest of a convolution
+        self.emulated = False  # whether it computes in bf16 on a card that has none
+        self._kept: dict[tuple[int, bool, int], Tensor] = {}
+
+    def after(self, op: Any, args: tuple[Any, ...], result: Any) -> Any:
+        """The result of an op, once all memory is taken that the op needs on a card."""
+        if op in PRODUCTS:
+            self._take_cublas(result)
+        elif op in GROUPS:
+            self._take_cudnn(op, args, result)
+        elif op in KEEP_ELEMENTS:
+            return loss_as_on_cuda(op, args, result)
+        return result
+
+    def free(self) -> None:
+        """Frees those that the libraries keep."""
+        self._kept.clear()
+
+    def _take_cublas(self, result: Any) -> None:
+        """PyTorch keeps one for each stream of each thread; backward runs in a separate thread."""
+        if not isinstance(result, Tensor) or not result.is_cuda:
+            return
+        device = result.get_device()
+        half = result.dtype == torch.bfloat16
+        self.emulated = self.emulated or (half and self.card.capability < (8, 0))
+        key = (device, in_backward(), torch._C._cuda_getCurrentStream(device)[0])
+        if key not in self._kept:
+            self._kept[key] = self._taken(cublas_bytes(self.card), result)
+
+    def _take_cudnn(self, op: Any, args: tuple[Any, ...], result: Any) -> None:
+        first = result if isinstance(result, Tensor) else args[0]
+        if first.is_cuda and (size := cudnn_bytes(self.card, op, args, result)):
+            try:
+                self._taken(size, first)
+            except torch.OutOfMemoryError:  # cuDNN then takes an algorithm that needs less
+                self.refused += 1
+                return
+            self.cudnn = max(self.cudnn, size)
+
+    def _taken(self, size: int, near: Tensor) -> Tensor:
+        self.taking = True
+        try:
+            return torch.empty(size, dtype=torch.uint8, device=near.device)
+        finally:
+            self.taking = False
 
 
 def loss_as_on_cuda(op: Any, arguments: tuple[Any, ...], result: Tensor) -> Tensor:
