@@ -268,10 +268,13 @@ def test_the_last_rank_is_played_and_shown_too_where_shards_are_uneven(tmp_path:
     assert verdict.tightest is first
     page = report_page(answer).decode()
     assert "a &lt;b&gt;.py" in page
-    assert page.count("aria-label='timeline'") == page.count("aria-label='memory'") == 2
+    assert page.count("aria-label='computing'") == page.count(" at the peak, over ") == 2
+    assert page.count("<svg ") == page.count("viewBox=")  # pictures are as wide as the page
     assert "3 ranks" in page
     wide = "<div class=scroll><table>"  # on a telephone it scrolls, not the page
     assert page.count(wide) == page.count("<table>") > 1
+    assert verdict.time
+    assert verdict.time.shares["computing"] <= 1
 
 
 def test_what_is_too_large_is_said_of_its_rank(tmp_path: Path) -> None:

@@ -11,25 +11,34 @@ from typing import Any
 from anydevice.files import write_whole
 from anydevice.pages.frame import page
 from anydevice.plan.cluster.answer import ClusterPlan, ClusterVerdict, Role
+from anydevice.plan.cluster.timing import Collective
 from anydevice.plan.cluster.together import Span
 from anydevice.plan.page.timeline import timeline
-from anydevice.text import duration_text, size_text
+from anydevice.text import UNSET, duration_text, size_text
 from anydevice.version import __version__
 
-WIDTH, LANE, LABEL, HEIGHT = 960, 22, 190, 150
+WIDTH, LANE, HEIGHT = 960, 22, 150  # of drawings, which then take the width that there is
 STYLE = """
 main { margin-top: 2rem; }
 section + section { margin-top: 3rem; }
-figure { margin: 1rem 0 2rem; overflow-x: auto; }
-figcaption { color: var(--muted); margin-bottom: .4rem; }
-svg text { fill: var(--text); font-size: 12px; }
-.lane { fill: var(--grid); opacity: .45; }
+h2 { margin-bottom: .6rem; }
+section > p { margin-bottom: .35rem; }
+section > .scroll { margin-top: 1rem; }
+figure { margin: 1.5rem 0 2rem; }
+figcaption { color: var(--muted); margin-bottom: .5rem; }
+.row { display: grid; grid-template-columns: 11rem 1fr; gap: .75rem; margin-bottom: .4rem; }
+.label { display: flex; flex-direction: column; justify-content: space-between; font-size: .8rem; }
+.row rect.lane { fill: var(--grid); opacity: .45; }
 .computing { fill: var(--c0); }
 .collective { fill: var(--c1); }
-.waiting { fill: var(--bad); }
 .held { fill: var(--c0); opacity: .55; }
-.full { stroke: var(--bad); stroke-dasharray: 6 4; }
+.full { stroke: var(--bad); stroke-dasharray: 6 4; vector-effect: non-scaling-stroke; }
+td, th { white-space: nowrap; }
 td.figure, th.figure { text-align: right; }
+@media (max-width: 40rem) {
+  .row { grid-template-columns: 1fr; gap: .15rem; margin-bottom: .6rem; }
+  .label { flex-direction: row; flex-wrap: wrap; gap: 0 1rem; }
+}
 """
 
 
@@ -62,12 +71,8 @@ def _section(verdict: ClusterVerdict) -> str:
             slow = ", which computes longest" if role.rank == slowest and len(time.busy) > 1 else ""
             title = f"A step of {role.title}{slow}: {duration_text(time.seconds)}"
             parts.append(_figure(title, _lanes(time.spans.get(role.rank, []), end)))
-        rows = [
-            (each.name, each.ranks, each.nodes, each.count, size_text(each.bytes), each.way)
-            for each in time.collectives
-        ]
-        heads = ("collective", "ranks", "nodes", "times", "bytes", "by")
-        parts.append(_table(heads, rows))
+        heads = ("collective", "ranks", "nodes", "times", "bytes", "time", "by")
+        parts.append(_table(heads, map(_collective, time.collectives)))
     parts += [_figure(f"Memory of {role.title}", _memory(role)) for role in verdict.roles]
     return f"<section>{''.join(parts)}</section>"
 
@@ -79,6 +84,11 @@ def _roles(roles: Iterable[Role]) -> str:
         sizes = (run.tensors, run.allocated, run.reserved, run.device_bytes)
         rows.append((role.title, run.verdict, *map(size_text, sizes)))
     return _table(("role", "fits", "tensors", "allocated", "reserved", "device"), rows)
+
+
+def _collective(each: Collective) -> Sequence[Any]:
+    spent = duration_text(each.seconds) if each.seconds else UNSET
+    return each.name, each.ranks, each.nodes, each.count, size_text(each.bytes), spent, each.way
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -101,15 +111,14 @@ def _lanes(spans: Sequence[Span], end: float) -> str:
     """A lane for what computes, and one for each group's collectives."""
     names = list(dict.fromkeys(span.lane for span in spans))
     names.sort(key=lambda name: name != "computing")
-    drawn = []
-    for place, name in enumerate(names):
-        top = place * (LANE + 6)
-        drawn.append(f"<text x='0' y='{top + 15}'>{escape(name)}</text>")
-        drawn.append(_box(LABEL, top, WIDTH, "lane"))
+    rows = []
+    for name in names:
         kind = "computing" if name == "computing" else "collective"
+        drawn = _box(0, WIDTH, "lane")
         for begin, stop in _joined([s for s in spans if s.lane == name], end):
-            drawn.append(_box(LABEL + begin, top, max(0.5, stop - begin), kind))
-    return _svg(len(names) * (LANE + 6), "".join(drawn), "timeline")
+            drawn += _box(begin, max(0.5, stop - begin), kind)
+        rows.append(_row([name], LANE, drawn, name))
+    return "".join(rows)
 
 
 def _joined(spans: Sequence[Span], end: float) -> Iterable[tuple[float, float]]:
@@ -138,23 +147,23 @@ def _memory(role: Role) -> str:
     for event, held in zip(line["events"], line["bytes"], strict=True):
         points.append((WIDTH * event / max(1, line["last"]), HEIGHT * (1 - sum(held) / most)))
     points.append((float(WIDTH), float(HEIGHT)))
-    path = " ".join(f"{LABEL + x:.1f},{y:.1f}" for x, y in points)
-    drawn = (
-        f"<polygon class='held' points='{path}'/>"
-        f"<text x='0' y='{HEIGHT - 4}'>{size_text(run.allocated)} at the peak</text>"
-    )
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    drawn = f"<polygon class='held' points='{path}'/>"
+    labels = [f"{size_text(run.allocated)} at the peak"]
     if not small:
         full = HEIGHT * (1 - run.card.memory / most) + 1
-        ends = f"x1='{LABEL}' x2='{LABEL + WIDTH}' y1='{full:.1f}' y2='{full:.1f}'"
-        drawn += f"<line class='full' {ends}/>"
-        drawn += f"<text x='0' y='{full + 11:.0f}'>{size_text(run.card.memory)} of the GPU</text>"
-    return _svg(HEIGHT, drawn, "memory")
+        drawn += f"<line class='full' x1='0' x2='{WIDTH}' y1='{full:.1f}' y2='{full:.1f}'/>"
+        labels.insert(0, f"{size_text(run.card.memory)} of the GPU")
+    return _row(labels, HEIGHT, drawn, f"{labels[-1]}, over {line['last']:,} events")
 
 
-def _box(x: float, y: float, width: float, kind: str) -> str:
-    return f"<rect class='{kind}' x='{x:.1f}' y='{y}' width='{width:.1f}' height='{LANE}'/>"
+def _box(x: float, width: float, kind: str) -> str:
+    return f"<rect class='{kind}' x='{x:.1f}' width='{width:.1f}' height='{LANE}'/>"
 
 
-def _svg(height: int, drawn: str, name: str) -> str:
-    size = f"width='{LABEL + WIDTH}' height='{height}'"
-    return f"<svg role='img' aria-label='{name}' {size}>{drawn}</svg>"
+def _row(labels: Sequence[str], height: int, drawn: str, says: str) -> str:
+    """A picture as wide as the page, and what it is, beside it or, on a telephone, above."""
+    named = "".join(f"<span>{escape(label)}</span>" for label in labels)
+    size = f"height='{height}' viewBox='0 0 {WIDTH} {height}' preserveAspectRatio='none'"
+    picture = f"<svg role='img' aria-label='{escape(says)}' {size}>{drawn}</svg>"
+    return f"<div class='row'><div class='label'>{named}</div>{picture}</div>"

@@ -158,7 +158,8 @@ def timed(
     alone = together({min(known): main}, rates, network).seconds
     if len(known) > 1 and any(whole.waited.values()):
         shares["waiting for other ranks"] = max(0.0, 1 - alone / seconds)
-    shares = {"computing": whole.busy[min(known)] / seconds, **shares}
+    computing = min(1.0, whole.busy[min(known)] / seconds)  # several streams' kernels add up
+    shares = {"computing": computing, **shares}
     samples = run.step_samples or run.samples
     tokens, replicas = run.tokens, run.part.replicas
     parts = replicas * run.part.texts
