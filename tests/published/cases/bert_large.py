@@ -121,6 +121,30 @@ class Bert(nn.Module):
         return F.cross_entropy(self.classifier(x), labels)
 
 
+class AdamW(torch.optim.Optimizer):
+    """As transformers' AdamW without weight decay: each parameter alone, the step's number in Python."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, dict(lr=lr))
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                state = self.state[p]
+                if not state:
+                    state["step"] = 0
+                    state["mean"], state["square"] = torch.zeros_like(p), torch.zeros_like(p)
+                state["step"] += 1
+                state["mean"].mul_(0.9).add_(p.grad, alpha=0.1)
+                state["square"].mul_(0.999).addcmul_(p.grad, p.grad, value=0.001)
+                spread = state["square"].sqrt().add_(1e-6)
+                unbiased = math.sqrt(1 - 0.999 ** state["step"]) / (1 - 0.9 ** state["step"])
+                p.addcdiv_(state["mean"], spread, value=-group["lr"] * unbiased)
+
+
 class Adafactor(torch.optim.Optimizer):
     """As transformers' Adafactor with scale_parameter=False, relative_step=False, no first moment."""
 
@@ -167,10 +191,10 @@ with torch.device("cuda"):
     model = Bert()
 if args.optim == "adafactor":
     optimizer = Adafactor(model.parameters(), 5e-5)
+elif then:
+    optimizer = AdamW(model.parameters(), 5e-5)
 else:
-    optimizer = torch.optim.AdamW(
-        model.parameters(), 5e-5, weight_decay=0.0, foreach=False if then else None
-    )
+    optimizer = torch.optim.AdamW(model.parameters(), 5e-5, weight_decay=0.0)
 scaler = torch.amp.GradScaler("cuda", enabled=args.fp16)
 total = torch.tensor(0.0, device="cuda")
 model.train()

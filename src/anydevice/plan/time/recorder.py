@@ -27,7 +27,7 @@ from anydevice.plan.time.work import Entry, HostTime, Op, Product, Transfer, Wai
 from anydevice.virtual.compiled.launches import Launch, inside
 from anydevice.virtual.events import HOST, Event, listening
 
-TIMES = 3  # how often each op on the host is timed; the quickest counts
+TIMES = 30  # how often each op on the host is timed; the quickest counts
 Mode: Any = dispatch.TorchDispatchMode
 StorageWeakRef: Any = reductions.StorageWeakRef
 
