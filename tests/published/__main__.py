@@ -1,8 +1,9 @@
 """`make published`: plans the programs of all published measurements, and writes docs/accuracy.md.
 
-python -m tests.published                 # about ten minutes on two cores
+python -m tests.published                 # about forty minutes on two cores
 python -m tests.published --only vit      # records with this in their names, in the terminal alone
 python -m tests.published --reuse         # with what the last run kept in build/published.json
+python -m tests.published --kept          # with that alone: nothing is planned
 """
 
 from __future__ import annotations
@@ -23,10 +24,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="")
     parser.add_argument("--reuse", action="store_true")
+    parser.add_argument("--kept", action="store_true")
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
     chosen = [record for record in records() if options.only in record.id]
-    kept = json.loads(KEPT.read_text("utf-8")) if options.reuse and KEPT.exists() else {}
+    reuse = (options.reuse or options.kept) and KEPT.exists()
+    kept = json.loads(KEPT.read_text("utf-8")) if reuse else {}
+    if options.kept:
+        chosen = [record for record in chosen if _key(record) in kept]
     answers = _answers(chosen, kept, options.jobs)
     rows = [_compared(record, answers[_key(record)]) for record in chosen]
     found = [row for row in rows if row]

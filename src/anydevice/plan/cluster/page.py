@@ -162,7 +162,7 @@ def _box(x: float, width: float, kind: str) -> str:
 
 
 def _row(labels: Sequence[str], height: int, drawn: str, says: str) -> str:
-    """A picture as wide as the page, and what it is, beside it or, on a telephone, above."""
+    """A picture as wide as the page, and what it is: to its left or, on a telephone, above it."""
     named = "".join(f"<span>{escape(label)}</span>" for label in labels)
     size = f"height='{height}' viewBox='0 0 {WIDTH} {height}' preserveAspectRatio='none'"
     picture = f"<svg role='img' aria-label='{escape(says)}' {size}>{drawn}</svg>"
