@@ -148,8 +148,10 @@ def test_a_batch_argument_that_changes_nothing(tmp_path: Path) -> None:
     ("words", "sentence"),
     [
         (["--gpu"], "expected a value after --gpu, got none"),
-        (["--steps", "0", "x.py"], "expected a number of steps after --steps, got '0'"),
-        (["--gpus", "t4", "x.py"], "expected a number of gpus after --gpus, got 't4'"),
+        (["--steps", "0", "x.py"], "expected a number of steps, from 1 on, after --steps, got '0'"),
+        (["--gpus", "t4", "x.py"], "expected a number of gpus, from 1 on, after --gpus, got 't4'"),
+        (["--gpu", "t5", "missing.py"], "expected a GPU in the catalogue, got 't5'"),
+        (["--network", "x", "missing.py"], "expected a network in the catalogue or a .toml file"),
         (["--gpu", "t4", "--", "missing.py"], "got missing.py, which does not exist"),
         (["--batch-arg", "--n", "missing.py"], "got missing.py, which does not exist"),
     ],

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from anydevice.devices.catalogue import card
 from anydevice.errors import UsageError
 from anydevice.options import HelpWanted, options_before_program
 from anydevice.plan.cluster.command import Launched, launched
@@ -282,7 +283,7 @@ def _set(options: Options, option: str, value: str) -> None:
     elif option in FLAGS:
         setattr(options, option.removeprefix("--").replace("-", "_"), True)
     elif option == "--gpu":
-        options.gpus.append(value)
+        options.gpus.append(card(value).kind)
     elif option == "--batch-arg":
         options.batch_arg = value.removesuffix("=")
     elif option in ("--report", "--snapshot", "--context", "--cuda", "--sdpa"):
@@ -290,11 +291,15 @@ def _set(options: Options, option: str, value: str) -> None:
     elif option == "--assume-true":
         options.assume_true = _share(value)
     elif option == "--network":
+        from anydevice.plan.cluster.networks import network
+
+        network(card("h100"), 8, value)  # refuses an unknown one, before a program is looked at
         options.network = value
     elif option == "--cost":
         options.cost = _price(value)
     elif not value.isascii() or not value.isdecimal() or not int(value):
-        raise UsageError(f"expected a number of {option[2:]} after {option}, got {value!r}.")
+        what = f"a number of {option[2:]}, from 1 on,"
+        raise UsageError(f"expected {what} after {option}, got {value!r}.")
     elif option == "--nodes":
         options.nodes = int(value)
     elif option == "--gpus":

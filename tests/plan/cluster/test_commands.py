@@ -64,8 +64,11 @@ def test_other_launchers_are_refused(launcher: str) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("torchrun --nproc-per-node many {}", "a number after --nproc-per-node, got 'many'"),
-        ("torchrun --nproc-per-node 0 {}", "a number after --nproc-per-node, got '0'"),
+        (
+            "torchrun --nproc-per-node many {}",
+            "a number from 1 on after --nproc-per-node, got 'many'",
+        ),
+        ("torchrun --nproc-per-node 0 {}", "a number from 1 on after --nproc-per-node, got '0'"),
         ("torchrun --no-python {}", "a Python program after torchrun"),
         ("torchrun --no-such-option 3 {}", "arguments that torchrun knows"),
         ("torchrun", "arguments that torchrun knows"),

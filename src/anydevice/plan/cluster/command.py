@@ -80,6 +80,8 @@ def _torchrun(arguments: list[str], launcher: str) -> Launched:
     for option in ("nnodes", "nproc_per_node"):  # before torch is imported, which takes a second
         if text := _value(arguments, option):
             _nodes(text) if option == "nnodes" else _gpus(text)
+    if not {"-m", "--module"} & set(arguments):
+        program_arguments([word for word in arguments if word.endswith(".py")][:1] or ["-"])
     from torch.distributed.run import get_args_parser
 
     parser = get_args_parser()
@@ -154,7 +156,7 @@ def _gpus(text: str) -> int | None:
 def _count(text: str, option: str) -> int:
     if text.isascii() and text.isdecimal() and int(text):
         return int(text)
-    raise UsageError(f"expected a number after {option}, got {text!r}.")
+    raise UsageError(f"expected a number from 1 on after {option}, got {text!r}.")
 
 
 def _refuse(message: str) -> None:
