@@ -26,7 +26,8 @@ def scatter(
     """An SVG with one colour for each group; `text` writes a tick."""
     ink, soft, grid, hues = THEMES[theme]
     rows = [row for some in groups.values() for row in some]
-    figures = [f for row in rows for f in (row.record.measured, float(row.predicted))]
+    figures = [f for row in rows for f in (row.record.measured, float(row.predicted), row.low)]
+    figures = [figure for figure in (*figures, *(row.high for row in rows)) if figure]
     ends = math.log(min(figures) / 1.25), math.log(max(figures) * 1.25)
 
     def x(figure: float) -> float:
