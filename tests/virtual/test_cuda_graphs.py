@@ -63,6 +63,25 @@ def test_each_replay_draws_random_numbers_anew():
     assert replayed == expected
 
 
+@pytest.mark.parametrize("backend", ["FLASH", "EFFICIENT", "CUDNN"])
+def test_backward_of_each_replay_knows_what_its_attention_dropped(backend):
+    q, k, v, grad = torch.randn(4, 1, 2, 16, 8, device="cuda", dtype=torch.half)
+    v.requires_grad_()
+
+    def attend():
+        with nn.attention.sdpa_kernel(nn.attention.SDPBackend.__members__[f"{backend}_ATTENTION"]):
+            output = nn.functional.scaled_dot_product_attention(q, k, v, dropout_p=0.5)
+        return output, torch.autograd.grad(output, v, grad)[0]
+
+    graph, (output, of_v) = captured(attend)
+    sums = []
+    for _ in range(2):
+        graph.replay()
+        assert torch.allclose((of_v * v).sum(), (output * grad).sum(), atol=0.1)  # linear in v
+        sums.append(output.sum().item())
+    assert sums[0] != sums[1]
+
+
 def network():
     torch.manual_seed(0)
     layers = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.2), nn.Linear(8, 1))

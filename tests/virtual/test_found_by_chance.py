@@ -73,3 +73,14 @@ def test_lists_written_to_in_place_count_a_version(virtual_gpu):
     torch._foreach_mul_(x, 2.0)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         product.sum().backward()
+
+
+def test_statistics_with_strides_are_read_right_in_backward(virtual_gpu):
+    torch.manual_seed(0)
+    x, mean = torch.randn(4, 3), torch.randn(3)
+    wide = torch.tensor([1.0, -9, 2, -9, 3, -9])  # the CPU's own backward reads the -9 too
+    expected, got = x.clone().requires_grad_(), x.to("cuda").requires_grad_()
+    functional = torch.nn.functional
+    functional.batch_norm(expected, mean, wide[::2].contiguous()).sum().backward()
+    functional.batch_norm(got, mean.to("cuda"), wide.to("cuda")[::2]).sum().backward()
+    torch.testing.assert_close(got.grad.cpu(), expected.grad)

@@ -299,6 +299,29 @@ def test_a_sliding_window_sees_its_neighbours_only():
     torch.testing.assert_close(windowed.float(), expected.transpose(1, 2), atol=1e-2, rtol=1e-2)
 
 
+@pytest.mark.parametrize(
+    ("backend", "name"),
+    [
+        (SDPBackend.FLASH_ATTENTION, "Flash Attention"),
+        (SDPBackend.EFFICIENT_ATTENTION, "Memory Efficient attention"),
+        (SDPBackend.CUDNN_ATTENTION, "cuDNN Attention"),
+    ],
+)
+def test_a_backward_without_an_order_is_warned_of(backend, name):
+    query = torch.randn(1, 2, 4, 8, device="cuda", dtype=torch.half, requires_grad=True)
+    torch.set_warn_always(True)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        with (
+            sdpa_kernel(backend),
+            pytest.warns(UserWarning, match=f"{name} defaults to a non-deterministic algorithm"),
+        ):
+            scaled_dot_product_attention(query, query, query).sum().backward()
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.set_warn_always(False)
+
+
 def test_a_dtype_without_an_attention_kernel_is_refused():
     query = torch.randn(1, 2, 8, 8, device="cuda")
     for flash in (aten._scaled_dot_product_flash_attention, aten._flash_attention_forward):

@@ -1,6 +1,8 @@
 """What a training step is made of, on a virtual GPU as on the CPU: losses, norms, mixed precision,
 fused optimizers."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -110,6 +112,35 @@ def test_batch_norm(training, memory_format):
 def test_batch_norm_of_halves_with_float_weights(dtype):
     x = numbers(5, 4, 3, 3, dtype=dtype)
     same(lambda norm, x: norm(x), nn.BatchNorm2d(4), x, within=ROUNDING[dtype])
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("norm", [nn.BatchNorm2d(4), nn.LayerNorm(6), nn.LayerNorm(6, bias=False)])
+def test_halves_are_normalised_in_float(norm, dtype):
+    x = torch.randn(5, 4, 3, 6, dtype=dtype)
+    gradients = []
+    for to in ({"dtype": torch.float32}, {"device": "cuda", "dtype": dtype}):
+        there, given = copy.deepcopy(norm).to(**to), x.to(**to).requires_grad_()
+        there(given).square().mul(given.cos()).sum().backward()
+        gradients.append([tensor.grad for tensor in (given, *there.parameters())])
+    for expected, got in zip(*gradients, strict=True):
+        assert got.dtype == dtype
+        torch.testing.assert_close(got.float().cpu(), expected, rtol=0.02, atol=0.1)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_the_statistics_of_halves_are_float(dtype):
+    x = torch.randn(5, 4, 3, device="cuda", dtype=dtype)
+    weight = torch.rand(4, device="cuda", dtype=dtype)
+    mean, var = torch.zeros_like(weight), torch.ones_like(weight)
+    layer = torch.native_layer_norm(x, [3], None, None, 1e-5)
+    for training in (True, False):
+        batch = torch.native_batch_norm(x, weight, weight, mean, var, training, 0.1, 1e-5)
+        for output, *statistics in (layer, batch):
+            assert output.dtype == dtype
+            assert all(each.dtype == torch.float32 and each.numel() for each in statistics)
+        assert mean.count_nonzero() == 4  # kept from the training
+    torch.testing.assert_close(batch[2], (var.float() + 1e-5).rsqrt())
 
 
 def test_gradients_of_gradients_of_batch_norm():

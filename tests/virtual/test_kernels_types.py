@@ -94,15 +94,27 @@ def test_the_svds_driver_may_be_chosen(driver):
     torch.testing.assert_close((u * s @ vh).cpu(), matrix)
 
 
+@pytest.mark.parametrize("dtype", [torch.half, torch.bfloat16])
+def test_sparse_gradients_of_halves_are_summed(dtype):
+    table = torch.nn.Embedding(5, 2, sparse=True, device="cuda", dtype=dtype)
+    for _ in range(2):
+        table(torch.tensor([1, 3, 1], device="cuda")).sum().backward()
+    assert table.weight.grad.dtype == dtype
+    assert table.weight.grad.to_dense().tolist() == [[0, 0], [4, 4], [0, 0], [2, 2], [0, 0]]
+    table.weight.grad.add_(table.weight.grad)
+    assert table.weight.grad.to_dense()[1].tolist() == [8, 8]
+
+
 def test_an_unknown_driver_is_refused():
     with pytest.raises(RuntimeError, match="unknown svd driver magic"):
         torch.linalg.svd(torch.randn(3, 3, device="cuda"), driver="magic")
 
 
-@pytest.mark.parametrize("shape", [(4, 4), (2, 5, 3), (3, 5)])
+@pytest.mark.parametrize("shape", [(4, 4), (2, 5, 3), (3, 5), (0, 3, 3)])
 def test_lu_without_pivoting(shape):
     matrix = (torch.randn(shape) + 4 * torch.eye(*shape[-2:])).cuda()
-    _, lower, upper = torch.linalg.lu(matrix, pivot=False)
+    permutation, lower, upper = torch.linalg.lu(matrix, pivot=False)
+    assert permutation.shape == (0,)
     torch.testing.assert_close(lower @ upper, matrix)
     factors, pivots = torch.linalg.lu_factor(matrix, pivot=False)
     assert (pivots == torch.arange(1, min(shape[-2:]) + 1, device="cuda")).all()

@@ -107,7 +107,8 @@ def along(running: Running, choices: Choices) -> None:
         running.apply(name + place, function, value, dim, where, 1)
     elif name == "scatter_reduce":
         how = choices.among(["sum", "prod", "amax", "amin", "mean"])
-        how = "sum" if value.dtype is torch.bool else how  # CUDA has no other kernel
+        summed = value.dtype is torch.bool or value.dtype.is_complex
+        how = "sum" if summed else how  # CUDA has no other kernel
         running.apply(name + place, function, value, dim, where, source, how)
     else:
         running.apply(name + place, function, value, dim, where, source)

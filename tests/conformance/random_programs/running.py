@@ -12,7 +12,14 @@ from tests.conformance.agree import DisagreementError, attempt
 from tests.conformance.compare import Raised, sharing
 from tests.conformance.ops import cpu_lacks
 from tests.conformance.random_programs.choices import Choices
-from tests.conformance.random_programs.values import DEVICES, Twin, bring_together, side, unlike
+from tests.conformance.random_programs.values import (
+    DEVICES,
+    Twin,
+    bring_together,
+    is_leaf,
+    side,
+    unlike,
+)
 from tests.conformance.twins import twins
 
 DTYPES = [
@@ -167,7 +174,7 @@ class Running:
         """Both sides of a value, and of its gradient, are equal."""
         if found := unlike(value.cpu, value.gpu, value.device, close=close):
             self.fail(f"{value.name}: {found}")
-        graded = value.cpu.is_leaf and value.cpu.requires_grad
+        graded = is_leaf(value.cpu) is True and value.cpu.requires_grad
         if graded and (found := unlike(value.cpu.grad, value.gpu.grad, value.device)):
             self.fail(f"the gradient of {value.name}: {found}")
 

@@ -233,7 +233,8 @@ class Recording(Mode):  # type: ignore[misc]
                 with in_states(self._generators[: len(states)], states):
                     results = pytree.tree_leaves(call.op(*args, **kwargs))
                 made = [leaf for leaf in results if isinstance(leaf, Tensor)]
-                for piece, tensor in zip(call.results, made, strict=True):
+                for piece, result in zip(call.results, made, strict=True):
+                    tensor = result if result.device == piece.device else _at(piece, result)
                     there = storages.setdefault(piece.storage, tensor.untyped_storage())
                     if there._cdata != tensor.untyped_storage()._cdata:
                         piece.of(there).copy_(tensor)
@@ -250,6 +251,11 @@ class Recording(Mode):  # type: ignore[misc]
             if number not in storages:
                 storages[number] = place.storage()
         return storages
+
+
+def _at(piece: Piece, number: Tensor) -> Tensor:
+    """A number on the device: a capture keeps attention's seed there, and others on the host."""
+    return torch.full((), number.item(), dtype=piece.dtype, device=piece.device)
 
 
 def _alive(seen: StorageWeakRef) -> torch.UntypedStorage | None:

@@ -53,8 +53,9 @@ Draw draw(double dropout, uint64_t numbers, DeviceIndex device);
 // Flash attention has no kernel for wider numbers.
 void refuse_other_than_half(const Tensor& query);
 
-// One number on the host; cuDNN keeps its two on the device.
-Tensor kept_on_host(int64_t value);
+// One number for memory-efficient attention: on the host, but on the device of `like` while a CUDA
+// graph is captured, so that backward finds what the last replay drew.
+Tensor kept_number(int64_t value, const Tensor& like);
 
 // Seed and offset on the device, written without a kernel; hollow, there is nothing to write to.
 Tensor kept_on_device(std::initializer_list<int64_t> values, IntArrayRef shape, ScalarType type,
@@ -64,6 +65,11 @@ Tensor kept_on_device(std::initializer_list<int64_t> values, IntArrayRef shape, 
 int64_t number_in(const Tensor& kept, int64_t place = 0);
 
 // ---- what the entries share (attention_backends.cpp) ----
+
+enum class Fused { flash, efficient, cudnn };
+
+// Of a backward pass whose sums have no order, where the program wants to be warned of that.
+void warn_of_order(Fused kernel);
 
 using FlashOutputs =
     std::tuple<Tensor, Tensor, Tensor, Tensor, SymInt, SymInt, Tensor, Tensor, Tensor>;

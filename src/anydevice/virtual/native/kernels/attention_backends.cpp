@@ -27,7 +27,31 @@ void refuse_other_than_half(const Tensor& query) {
               "FlashAttention only support fp16 and bf16 data type");
 }
 
-Tensor kept_on_host(int64_t value) { return at::scalar_tensor(value, at::dtype(at::kLong)); }
+Tensor kept_number(int64_t value, const Tensor& like) {
+  return is_capturing() ? kept_on_device({value}, {}, at::kLong, like)
+                        : at::scalar_tensor(value, at::dtype(at::kLong));
+}
+
+void warn_of_order(Fused kernel) {
+  const auto& context = at::globalContext();
+  if (!context.deterministicAlgorithms() || !context.deterministicAlgorithmsWarnOnly()) {
+    return;
+  }
+  constexpr auto rest =
+      " defaults to a non-deterministic algorithm. To explicitly enable determinism call "
+      "torch.use_deterministic_algorithms(True, warn_only=False).";
+  switch (kernel) {  // each is warned of once
+    case Fused::flash:
+      TORCH_WARN_ONCE("Flash Attention", rest);
+      break;
+    case Fused::efficient:
+      TORCH_WARN_ONCE("Memory Efficient attention", rest);
+      break;
+    case Fused::cudnn:
+      TORCH_WARN_ONCE("cuDNN Attention", rest);
+      break;
+  }
+}
 
 Tensor kept_on_device(std::initializer_list<int64_t> values, IntArrayRef shape, ScalarType type,
                       const Tensor& like) {
@@ -100,13 +124,15 @@ ThreeGrads flash_backward(const Tensor& grad_output, const Tensor& query, const 
                           const Tensor&, const Tensor&, SymInt, SymInt, double dropout, bool causal,
                           const Tensor& rng_state, const Tensor& /*unused*/,
                           std::optional<double> scale) {
+  warn_of_order(Fused::flash);
   return first_three(on_host(&attend_backward, grad_output, query, key, value, MaybeTensor(),
                              output, logsumexp, causal, scale_of(query, scale),
                              Draw{dropout, number_in(rng_state, 0), number_in(rng_state, 1)},
                              false));
 }
 
-// ---- memory-efficient: seed and offset on the host, logsumexp in whole blocks of 32 queries ----
+// ---- memory-efficient: seed and offset each by itself, logsumexp in whole blocks of 32 queries
+// ----
 
 Tensor in_memory_as_bshd(const Tensor& result) {
   return result.transpose(1, 2).contiguous().transpose(1, 2);
@@ -146,7 +172,7 @@ FourGrads efficient(const Tensor& query, const Tensor& key, const Tensor& value,
   const auto drawn = draw(dropout, numbers, query.get_device());
   auto [output, logsumexp] = on_host(&attend_in_blocks, query, key, value, bias, causal,
                                      scale_of(query, scale), drawn, compute_logsumexp);
-  return {output, logsumexp, kept_on_host(drawn.seed), kept_on_host(drawn.offset)};
+  return {output, logsumexp, kept_number(drawn.seed, query), kept_number(drawn.offset, query)};
 }
 
 FourGrads efficient_backward(const Tensor& grad_output, const Tensor& query, const Tensor& key,
@@ -157,6 +183,7 @@ FourGrads efficient_backward(const Tensor& grad_output, const Tensor& query, con
   if (!grad_output.defined()) {
     return {};
   }
+  warn_of_order(Fused::efficient);
   return on_host(&attend_in_blocks_backward, grad_output, query, key, value, MaybeTensor(bias),
                  output, logsumexp, causal, scale_of(query, scale),
                  Draw{dropout, number_in(seed), number_in(offset)}, bias.defined() && needed[3]);
@@ -201,6 +228,7 @@ ThreeGrads cudnn_backward(const Tensor& grad_output, const Tensor& query, const 
   if (!grad_output.defined()) {
     return {};
   }
+  warn_of_order(Fused::cudnn);
   return first_three(on_host(&attend_backward, grad_output, query, key, value, MaybeTensor(bias),
                              output, logsumexp.squeeze(-1), causal, scale_of(query, scale),
                              Draw{dropout, number_in(seed), number_in(offset)}, false));

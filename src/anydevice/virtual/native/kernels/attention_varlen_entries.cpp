@@ -100,6 +100,7 @@ ThreeGrads flash_backward_varlen(const Tensor& grad_output, const Tensor& query,
                                  double dropout, bool causal, const Tensor& rng_state,
                                  const Tensor&, std::optional<double> scale,
                                  std::optional<SymInt> left, std::optional<SymInt> right) {
+  warn_of_order(Fused::flash);
   const auto window = flash_window(causal, std::move(left), std::move(right));
   const Draw drawn{dropout, number_in(rng_state, 0), number_in(rng_state, 1)};
   if (query_ends.defined()) {
@@ -153,7 +154,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, SymInt, SymInt> efficient_forward(
   const auto [output, logsumexp] = on_host(
       &efficient_attend, query, key, value, bias, query_ends, key_ends, keys_used, queries,
       efficient_window(custom_mask, window), scale_of(query, scale), drawn, compute_logsumexp);
-  return {output, logsumexp, kept_on_host(drawn.seed), kept_on_host(drawn.offset), queries, keys};
+  return {output,  logsumexp, kept_number(drawn.seed, query), kept_number(drawn.offset, query),
+          queries, keys};
 }
 
 FourGrads efficient_attend_backward(const Tensor& grad_output, const Tensor& query,
@@ -184,6 +186,7 @@ FourGrads efficient_backward_varlen(const Tensor& grad_output, const Tensor& que
   if (!grad_output.defined()) {
     return {};
   }
+  warn_of_order(Fused::efficient);
   return on_host(&efficient_attend_backward, grad_output, query, key, value, bias, output,
                  logsumexp, query_ends, key_ends, efficient_window(custom_mask, window),
                  scale_of(query, scale), Draw{dropout, number_in(seed), number_in(offset)},

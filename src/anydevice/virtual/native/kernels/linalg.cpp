@@ -137,7 +137,7 @@ ThreeOutputs lu_factor_out(const Tensor& a, bool pivot, bool check_errors, Tenso
 }
 
 ThreeTensors lu(const Tensor& a, bool pivot) {
-  if (pivot || a.numel() == 0) {
+  if (pivot) {
     return at::linalg_lu(a, true);
   }
   const auto size = std::min(a.size(-2), a.size(-1));
@@ -148,7 +148,7 @@ ThreeTensors lu(const Tensor& a, bool pivot) {
 }
 
 ThreeOutputs lu_out(const Tensor& a, bool pivot, Tensor& p, Tensor& lower, Tensor& upper) {
-  if (pivot || a.numel() == 0) {
+  if (pivot) {
     return at::linalg_lu_out(p, lower, upper, a, true);
   }
   return write_three(lu(a, pivot), p, lower, upper);

@@ -1,9 +1,112 @@
-// Batch normalisation as cuDNN offers it and in the pieces that SyncBatchNorm is made of, and the
-// backward of RMS norm.
+// Batch and layer normalisation with a card's statistics, batch normalisation as cuDNN offers it
+// and in the pieces that SyncBatchNorm is made of, and the backward of RMS norm.
 #include "kernel.h"
 
 namespace anydevice::kernels {
 namespace {
+
+// ---- statistics: float32 for halves, and those that were used where nothing is trained ----
+
+// The CPU's backward of statistics that were not trained reads them as if they had no strides.
+MaybeTensor in_order(const MaybeTensor& tensor) {
+  return given(tensor) ? MaybeTensor(tensor->contiguous()) : MaybeTensor();
+}
+
+// The CPU's kernels keep float32 statistics of halves with float32 weights alone.
+bool weighed_in_half(const Tensor& input, const MaybeTensor& weight) {
+  return at::isReducedFloatingType(input.scalar_type()) &&
+         (!given(weight) || weight->scalar_type() == input.scalar_type());
+}
+
+MaybeTensor in_float(const MaybeTensor& tensor) {
+  return given(tensor) ? MaybeTensor(widened(*tensor)) : MaybeTensor();
+}
+
+Tensor float_weight(const MaybeTensor& weight, const Tensor& input, IntArrayRef shape) {
+  return given(weight) ? widened(*weight)
+                       : at::ones(shape, input.options().dtype(arithmetic_type(input)));
+}
+
+Tensor as_weight(const Tensor& grad, const MaybeTensor& weight) {
+  return grad.defined() && given(weight) ? grad.to(weight->scalar_type()) : grad;
+}
+
+using ThreeTensors = std::tuple<Tensor, Tensor, Tensor>;
+
+ThreeTensors layer_norm(const Tensor& input, IntArrayRef shape, const MaybeTensor& weight,
+                        const MaybeTensor& bias, double eps) {
+  if (!weighed_in_half(input, weight)) {
+    return at::native_layer_norm(input, shape, weight, bias, eps);
+  }
+  return at::native_layer_norm(input, shape, float_weight(weight, input, shape), in_float(bias),
+                               eps);
+}
+
+ThreeTensors layer_norm_backward(const Tensor& grad_output, const Tensor& input, IntArrayRef shape,
+                                 const Tensor& mean, const Tensor& rstd, const MaybeTensor& weight,
+                                 const MaybeTensor& bias, std::array<bool, 3> needed) {
+  if (!weighed_in_half(input, weight)) {
+    return at::native_layer_norm_backward(grad_output, input, shape, mean, rstd, weight, bias,
+                                          needed);
+  }
+  const auto [grad_input, grad_weight, grad_bias] =
+      at::native_layer_norm_backward(grad_output, input, shape, widened(mean), widened(rstd),
+                                     float_weight(weight, input, shape), in_float(bias), needed);
+  return {grad_input, as_weight(grad_weight, weight), as_weight(grad_bias, bias)};
+}
+
+ThreeTensors batch_norm(const Tensor& input, const MaybeTensor& weight, const MaybeTensor& bias,
+                        const MaybeTensor& running_mean, const MaybeTensor& running_var,
+                        bool training, double momentum, double eps) {
+  const bool in_half = weighed_in_half(input, weight);
+  const auto mean = in_half ? in_float(running_mean) : running_mean;
+  const auto var = in_half ? in_float(running_var) : running_var;
+  auto results =
+      in_half ? at::native_batch_norm(input, float_weight(weight, input, {input.size(1)}),
+                                      in_float(bias), mean, var, training, momentum, eps)
+              : at::native_batch_norm(input, weight, bias, mean, var, training, momentum, eps);
+  if (!training) {
+    std::get<1>(results) = running_mean->to(arithmetic_type(input), /*non_blocking=*/false,
+                                            /*copy=*/true);
+    std::get<2>(results) = (widened(*running_var) + eps).rsqrt();
+  } else if (in_half && given(running_mean)) {
+    running_mean->copy_(*mean);
+    running_var->copy_(*var);
+  }
+  return results;
+}
+
+ThreeTensors batch_norm_legit(const Tensor& input, const MaybeTensor& weight,
+                              const MaybeTensor& bias, const Tensor& running_mean,
+                              const Tensor& running_var, bool training, double momentum,
+                              double eps) {
+  return batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps);
+}
+
+ThreeTensors batch_norm_without(const Tensor& input, const MaybeTensor& weight,
+                                const MaybeTensor& bias, bool training, double momentum,
+                                double eps) {
+  return batch_norm(input, weight, bias, {}, {}, training, momentum, eps);
+}
+
+ThreeTensors native_batch_norm_backward(const Tensor& grad_output, const Tensor& input,
+                                        const MaybeTensor& weight, const MaybeTensor& running_mean,
+                                        const MaybeTensor& running_var, const MaybeTensor& mean,
+                                        const MaybeTensor& invstd, bool training, double eps,
+                                        std::array<bool, 3> needed) {
+  if (!weighed_in_half(input, weight)) {
+    return at::native_batch_norm_backward(grad_output, input, weight, in_order(running_mean),
+                                          in_order(running_var), mean, invstd, training, eps,
+                                          needed);
+  }
+  const auto [grad_input, grad_weight, grad_bias] = at::native_batch_norm_backward(
+      grad_output, input, float_weight(weight, input, {input.size(1)}),
+      in_order(in_float(running_mean)), in_order(in_float(running_var)), in_float(mean),
+      in_float(invstd), training, eps, needed);
+  return {grad_input, as_weight(grad_weight, weight), as_weight(grad_bias, weight)};
+}
+
+// ---- cuDNN's ----
 
 using BatchNormOutputs = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 
@@ -172,6 +275,14 @@ std::tuple<Tensor, Tensor> rms_norm_backward(const Tensor& grad_output, const Te
 }  // namespace
 
 ANYDEVICE_IMPL(aten, CUDA, m) {
+  if (!machine.hollow) {  // meta.cpp has their shapes
+    m.impl("native_layer_norm", composed<&layer_norm>());
+    m.impl("native_layer_norm_backward", composed<&layer_norm_backward>());
+    m.impl("native_batch_norm", composed<&batch_norm>());
+    m.impl("_native_batch_norm_legit", composed<&batch_norm_legit>());
+    m.impl("_native_batch_norm_legit.no_stats", composed<&batch_norm_without>());
+    m.impl("native_batch_norm_backward", composed<&native_batch_norm_backward>());
+  }
   m.impl("cudnn_batch_norm", composed<&batch_norm_with_reserve>());
   m.impl("cudnn_batch_norm.out", composed<&batch_norm_out>());
   m.impl("cudnn_batch_norm_backward", composed<&batch_norm_backward>());

@@ -88,7 +88,8 @@ struct WithAutograd {
   at::AutoGradMode grad{true};
 };
 
-// The same bytes as a tensor that is made now: an inference tensor in inference mode, and only there.
+// The same bytes as a tensor that is made now: an inference tensor in inference mode, and only
+// there.
 Tensor made_here(const Tensor& tensor) {
   return tensor.defined() && tensor.is_inference() != c10::InferenceMode::is_enabled()
              ? at::empty({0}, tensor.options())

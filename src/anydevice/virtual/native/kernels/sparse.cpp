@@ -1,9 +1,32 @@
-// What CUDA can do with compressed sparse matrices and the CPU cannot: batches and solving.
-// They are made dense for it, since only the result is asked for.
+// What CUDA can do with sparse tensors and the CPU cannot: sums in half precision; batches of
+// compressed matrices and solving, for which they are made dense, since only the result is asked
+// for.
 #include "kernel.h"
 
 namespace anydevice::kernels {
 namespace {
+
+// Where the first is dense, the CPU has a kernel for halves, too.
+ScalarType type_of_sum(const Tensor& self, const Tensor& other) {
+  const auto type = at::result_type(self, other);
+  return self.is_sparse() && other.is_sparse() ? at::toOpMathType(type) : type;
+}
+
+Tensor sparse_sum(const Tensor& self, const Tensor& other, const Scalar& alpha) {
+  const auto type = at::result_type(self, other), wide = type_of_sum(self, other);
+  return wide == type ? at::add(self, other, alpha)
+                      : at::add(self.to(wide), other.to(wide), alpha).to(type);
+}
+
+Tensor& add_(Tensor& self, const Tensor& other, const Scalar& alpha) {
+  const bool known = type_of_sum(self, other) == at::result_type(self, other);
+  return known ? self.add_(other, alpha) : self.copy_(sparse_sum(self, other, alpha));
+}
+
+Tensor& add_out(const Tensor& self, const Tensor& other, const Scalar& alpha, Tensor& out) {
+  const bool known = type_of_sum(self, other) == at::result_type(self, other);
+  return known ? at::add_out(out, self, other, alpha) : out.copy_(sparse_sum(self, other, alpha));
+}
 
 Tensor bmm_csr(const Tensor& self, const Tensor& other) { return at::bmm(self.to_dense(), other); }
 
@@ -31,6 +54,14 @@ Tensor solve(const Tensor& a, const Tensor& b, bool left) {
 }
 
 }  // namespace
+
+ANYDEVICE_IMPL(aten, SparseCUDA, m) {
+  if (!machine.hollow) {
+    m.impl("add.Tensor", composed<&sparse_sum>());
+    m.impl("add_.Tensor", composed<&add_>());
+    m.impl("add.out", composed<&add_out>());
+  }
+}
 
 ANYDEVICE_IMPL(aten, SparseCsrCUDA, m) {
   m.impl("bmm", composed<&bmm_csr>());
