@@ -39,6 +39,7 @@ ERRORS = (  # what they return; it is raised
     "anydevice_enable",
     "anydevice_disable",
     "anydevice_touch",
+    "anydevice_invalidate",
     "anydevice_set_current_device",
     "anydevice_synchronize",
     "anydevice_synchronize_event",
@@ -97,6 +98,7 @@ def library() -> ctypes.CDLL:
     for name in NUMBERS:
         getattr(loaded, name).restype = ctypes.c_int64
     loaded.anydevice_allocator.restype = ctypes.c_void_p
+    loaded.anydevice_invalidate.argtypes = (ctypes.c_void_p, ctypes.c_char_p)
     loaded.anydevice_set_current_stream.argtypes = (ctypes.c_int, ctypes.c_int64)
     loaded.anydevice_memory_set_capacity.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
     loaded.anydevice_memory_set_fraction.argtypes = (ctypes.c_int, ctypes.c_double)

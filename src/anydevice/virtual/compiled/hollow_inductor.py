@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from itertools import count
 from typing import Any
 
 import torch
@@ -14,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-from anydevice.virtual.compiled import density, starting
+from anydevice.virtual.compiled import density, graph_trees, starting
 from anydevice.virtual.compiled.configured import configured
 from anydevice.virtual.compiled.launches import (
     COMPILED,
@@ -38,22 +36,20 @@ from anydevice.virtual.surface import pools
 # reports each launch with the bytes that Inductor counted for the kernel (`kernel_num_gb`).
 #
 # What Inductor would decide by a benchmark, it decides by its heuristics. CUDA graphs are not
-# captured: the wrapper runs, from the second time on with copies of inputs that move, and its
-# launches are reported as those of a replay. What it allocates lies in a private pool, as in a
-# graph. Constants that the compiler computes in advance are computed on the host, since a hollow
-# GPU has no values.
+# captured (graph_trees.py): the wrapper runs, from the second time on with copies of inputs that
+# move, and its launches are reported as those of a replay. What it allocates lies in a private
+# pool, as in a graph. Constants that the compiler computes in advance are computed on the host,
+# since a hollow GPU has no values.
 
 
 def attributes() -> Iterator[tuple[Any, str, Any]]:
     """What Inductor is given; MissingNameError if it has other names."""
     names = inductor_names()
-    _memories.clear()
     yield names.AsyncCompile, "triton", _kernel
     yield names.guards, "_empty_strided_cuda", empty_strided
     yield names.CompiledGraph, "__call__", _entering(names.CompiledGraph.__call__)
     yield names.compiling, "compile_fx", configured(names.compile_fx, configuration())
-    yield names.compiling, "cudagraphify", _replayed
-    yield names.trees, "cudagraphify_impl", _replayed  # for backend="cudagraphs"
+    yield from graph_trees.attributes(_replayed)
     yield names.Folder, "__init__", _on_host(names.Folder.__init__)
     yield names.Folder, "_deduce_value", _on_host(names.deduced)
     yield from starting.keys(names)
@@ -121,66 +117,36 @@ def _entering(call: Callable[..., Any]) -> Callable[..., Any]:
     return entered
 
 
-@dataclass
-class GraphMemory:
-    """The private pool that all CUDA graphs of a GPU share, as in Inductor's trees of them."""
-
-    pool: pools.PoolId
-    results: set[int] = field(default_factory=set)  # addresses, which other memory never gets
-
-    def holds(self, tensor: Tensor) -> bool:
-        """Whether a graph made it."""
-        return tensor.untyped_storage().data_ptr() in self.results
-
-    def copied(self, tensor: Tensor) -> Tensor:
-        """A copy in the pool."""
-        size, stride = tensor.shape, tensor.stride()
-        copy = torch.empty_strided(size, stride, dtype=tensor.dtype, device=tensor.device)
-        return copy.copy_(tensor)
-
-
-_memories: dict[int, GraphMemory] = {}  # by the number of their GPU
+def _replayed(node: Any, inputs: list[Any], recorded: bool) -> list[Any]:
+    """In place of a CUDA graph, which reads its inputs where it found them when it was recorded."""
+    function, device = node.wrapped_function, node.device_index
+    static = frozenset(function.static_input_idxs)
+    with _from_pool(device, node.cuda_graphs_pool):
+        for place, each in enumerate(inputs):
+            moves = isinstance(each, Tensor) and each.is_cuda and place not in static
+            if recorded and moves and not node.follows(each):
+                inputs[place] = _copied(each)
+        report(Launch("CUDA graph", device, kernels=0, host=REPLAY))
+        with within(REPLAYED):
+            results: list[Any] = function.model(inputs)
+    return results
 
 
 @contextmanager
-def _within_graphs(device: int) -> Iterator[GraphMemory]:
-    """Inside the block, this thread allocates from the pool."""
-    if device not in _memories:
-        _memories[device] = GraphMemory(pools.handle(user_created=False))
-    memory = _memories[device]
+def _from_pool(device: int, pool: pools.PoolId) -> Iterator[None]:
+    """Inside the block, this thread allocates from the pool that all CUDA graphs share."""
     with torch.cuda.device(device):
-        pools.begin(device, memory.pool)
+        pools.begin(device, pool)
         try:
-            yield memory
+            yield
         finally:
-            pools.end(device, memory.pool)
+            pools.end(device, pool)
 
 
-def _replayed(model: Callable[..., Any], *given: Any, device_index: int, **options: Any) -> Any:
-    """In place of a CUDA graph, which reads its inputs where it found them when it was recorded."""
-    static = frozenset(options.get("static_input_idxs", given[-1] if given else ()))
-    calls = count()
-
-    def replay(inputs: list[Any]) -> Any:
-        recorded = next(calls) > 0  # at first, it runs as it is
-        with _within_graphs(device_index) as memory:
-            for place, each in enumerate(inputs):
-                moves = isinstance(each, Tensor) and each.is_cuda and place not in static
-                if recorded and moves and not memory.holds(each):
-                    inputs[place] = memory.copied(each)
-            own = {_address(each) for each in inputs}
-            report(Launch("CUDA graph", device_index, kernels=0, host=REPLAY))
-            with within(REPLAYED):
-                results = model(inputs)
-            memory.results |= {_address(each) for each in results} - own
-        return results
-
-    return replay
-
-
-def _address(value: Any) -> int:
-    is_there = isinstance(value, Tensor) and value.is_cuda
-    return value.untyped_storage().data_ptr() if is_there else 0
+def _copied(tensor: Tensor) -> Tensor:
+    size, stride = tensor.shape, tensor.stride()
+    copy = torch.empty_strided(size, stride, dtype=tensor.dtype, device=tensor.device)
+    return copy.copy_(tensor)
 
 
 _kernels: dict[str, Kernel] = {}

@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from anydevice.notices import say_once
+from anydevice.virtual.compiled import graph_trees
 from anydevice.virtual.compiled.configured import configured
 from anydevice.virtual.compiled.names import configuration, inductor_names
 
@@ -52,7 +53,7 @@ def attributes() -> Iterator[tuple[Any, str, Any]]:
         names.compile_fx, changes, inner_compile=_inner, decompositions=_written_otherwise()
     )
     yield names.compiling, "compile_fx", _uncached(compile_fx)
-    yield names.trees, "cudagraphify_impl", _as_it_is
+    yield from graph_trees.attributes(_played)
 
 
 def _written_otherwise() -> dict[Any, Callable[..., Any]]:
@@ -78,11 +79,6 @@ def _uncached(compile_fx: Callable[..., Any]) -> Callable[..., Any]:
 # ---- compiling ----
 
 
-def _as_it_is(model: Callable[..., Any], *_: Any, **__: Any) -> Callable[..., Any]:
-    """In place of a CUDA graph of what it launches."""
-    return model
-
-
 def _inner(module: GraphModule, inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
     """A graph of ops, compiled."""
     names = inductor_names()
@@ -90,14 +86,21 @@ def _inner(module: GraphModule, inputs: Sequence[Any], **options: Any) -> Callab
     gpus = {value.device for value in values if _is_cuda(value)}
     if not gpus:
         return names.compile_inner(module, inputs, **options)  # type: ignore[no-any-return]
+    in_graphs = graph_trees.wrapper(module, options)
     if len(gpus) > 1 or _stays_on_the_card(module) or not _has_compiler():
-        return _boxed(lambda given: module(*given))
+        return _boxed(in_graphs(lambda given: module(*given)))
     say_once(CPP)
     cuda = [_is_cuda(value) for value in tree_leaves(_output(module).args[0], is_leaf=_is_value)]
     hosts = _moved(module, inputs)
     options["cudagraphs"] = names.Box(False)
     compiled = names.compile_inner(module, hosts, **options)
-    return _boxed(lambda given: _run(compiled, given, cuda, *gpus))
+    return _boxed(in_graphs(lambda given: _run(compiled, given, cuda, *gpus)))
+
+
+def _played(node: Any, inputs: list[Any], recorded: bool) -> list[Any]:
+    """In place of a CUDA graph."""
+    results: list[Any] = node.wrapped_function.model(inputs)
+    return results
 
 
 @cache

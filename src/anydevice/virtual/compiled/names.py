@@ -45,7 +45,14 @@ INDUCTOR = {
     "compile_inner": "torch._inductor.compile_fx:compile_fx_inner",
     "compiling": "torch._inductor.compile_fx:",
     "trees": "torch._inductor.cudagraph_trees:",
-    "cudagraphify_impl": "torch._inductor.cudagraph_trees:cudagraphify_impl",
+    "forget_trees": "torch._inductor.cudagraph_trees:reset_cudagraph_trees",
+    "manager": "torch._inductor.cudagraph_trees:get_manager",
+    "Manager": "torch._inductor.cudagraph_trees:CUDAGraphTreeManager",
+    "Warmup": "torch._inductor.cudagraph_trees:CUDAWarmupNode",
+    "Recorded": "torch._inductor.cudagraph_trees:CUDAGraphNode",
+    "overwritten": "torch._inductor.cudagraph_trees:CUDAGraphTreeManager.format_dealloc_msg",
+    "graphs": "torch._inductor.cudagraph_utils:",
+    "incompatible": "torch._inductor.utils:get_first_incompatible_cudagraph_node",
     "cudagraphify": "torch._inductor.compile_fx:cudagraphify",
     "config": "torch._inductor.config:",
     "AsyncCompile": "torch._inductor.async_compile:AsyncCompile",
@@ -85,6 +92,7 @@ CONFIGURATION = {
     "max_autotune_gemm": False,
     "max_autotune_pointwise": False,
     "coordinate_descent_tuning": False,
+    "triton.cudagraph_trees": True,
 }
 
 # The same where values are computed: random numbers stay those of the card's generator.
@@ -98,6 +106,7 @@ WITH_VALUES = {
     "coordinate_descent_tuning": False,
     "cpp_wrapper": False,
     "freezing": False,
+    "triton.cudagraph_trees": True,
 }
 
 

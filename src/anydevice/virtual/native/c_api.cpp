@@ -33,6 +33,12 @@ void resize_storage(const at::Tensor& whole, int64_t bytes) {
   reallocate(*whole.storage().unsafeGetStorageImpl(), static_cast<size_t>(bytes));
 }
 
+// The memory is free, for others to write over: from now on looking at it is this error.
+void invalidate(c10::StorageImpl& storage, const char* error) {
+  storage.set_data_ptr_noswap({nullptr, storage.device()});
+  storage.release_data_and_set_meta_custom_data_ptr_error_msg_(error);
+}
+
 // Of a hollow GPU's tensor: see Note [Known values], dispatch/known.h.
 bool is_known(const at::Tensor& tensor) { return known::values(tensor).has_value(); }
 
@@ -95,6 +101,10 @@ ANYDEVICE_API void anydevice_show_only(int gpus, const int* numbers) {
 
 // Which of the machine's GPUs an ordinal is.
 ANYDEVICE_API int anydevice_number(int device) { return machine.number[device]; }
+
+ANYDEVICE_API const char* anydevice_invalidate(void* storage, const char* error) {
+  return attempt([&] { anydevice::invalidate(*static_cast<c10::StorageImpl*>(storage), error); });
+}
 
 ANYDEVICE_API const char* anydevice_touch() { return attempt(&anydevice::touch); }
 

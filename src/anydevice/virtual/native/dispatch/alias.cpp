@@ -33,10 +33,10 @@ StoragePtr new_alias(StorageImpl& storage) {
 // Bytes that are not ours (memory lent by another library), or that lazy clones share: those are
 // copied before they are written to, and not before they are read.
 StoragePtr alias_of_foreign(StorageImpl& storage) {
+  auto* data = const_cast<void*>(storage.data());  // or the error that it was given
   auto* keeper = new c10::Storage(StoragePtr::reclaim_copy(&storage));
   auto let_go = [](void* context) { delete static_cast<c10::Storage*>(context); };
-  return host_storage(storage.nbytes(),
-                      {const_cast<void*>(storage.data()), keeper, let_go, host()});
+  return host_storage(storage.nbytes(), {data, keeper, let_go, host()});
 }
 
 // A storage that the program has resized to nothing under its tensors.

@@ -285,6 +285,7 @@ at::Scalar local_scalar_dense(const Tensor& self) {
           self.get_device(), -1, false, true});
   wait_for("aten::_local_scalar_dense", self.get_device());
   if (machine.hollow) {
+    self.storage().data();  // or the error that it was given
     if (const auto known = known::values(self)) {
       return at::_local_scalar_dense(*known);
     }
