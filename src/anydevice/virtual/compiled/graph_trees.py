@@ -97,7 +97,7 @@ def _devices(module: GraphModule) -> dict[torch.device, Node]:
 
 
 def _why_not(module: GraphModule, devices: dict[torch.device, Node]) -> str | None:
-    """Inductor's reasons, in its words."""
+    """What Inductor says why a card does not."""
     names = inductor_names()
     if not names.config.graph_partition:
         node = names.incompatible(module)
