@@ -124,6 +124,24 @@ def test_a_module_compiled_in_place_is_entered_and_left(hollow: None) -> None:
     assert seen.traced.graphs == 1
 
 
+def test_what_dynamo_does_not_trace_breaks_where_the_program_calls_it() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cells = nn.LSTM(4, 4)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.cells(x.sin())
+
+    torch._dynamo.reset()
+    with tracing.tracing() as traced:
+        for network in Net(), nn.LSTM(4, 4):
+            torch.compile(network, backend="eager")(torch.ones(2, 1, 4))
+    torch._dynamo.reset()
+    assert traced.breaks
+    assert {each.where.partition(":")[0] for each in traced.breaks} == {"test_compiling.py"}
+
+
 def test_dynamos_reasons_are_noted_with_their_lines() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         x = x.sin()

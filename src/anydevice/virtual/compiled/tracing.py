@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
-from anydevice.frames import is_own, line_text
+from anydevice.frames import is_own, line_text, own_line
 from anydevice.virtual.compiled.names import dynamo_names
 
+DYNAMO = os.path.join("torch", "_dynamo", "")
 ATTEMPT = re.compile(r"^\d+/\d+: ")  # which compilation a guard is of
 IN_FRAMES = re.compile(r"  # .*$")  # the line that a guard was made for
 
@@ -82,13 +85,16 @@ def _noting(names: Any, traced: Traced) -> Iterator[tuple[Any, str, Callable[...
 
 
 def _place(code: Any, stack: Any) -> str:
-    """The innermost line of the user's own among what was traced, else the innermost."""
-    frames = list(stack or ())
-    if not frames:
-        return line_text(code["co_filename"], code["co_firstlineno"])
-    own = [frame for frame in frames if is_own(frame.filename)]
-    innermost = (own or frames)[-1]
-    return line_text(innermost.filename, innermost.lineno)
+    """The innermost line of the user's own among what was traced, else the innermost.
+
+    If all that was traced is Dynamo's, as with an LSTM, which it does not trace, the line that
+    called it.
+    """
+    lines = [(frame.filename, frame.lineno) for frame in stack or ()]
+    lines = lines or [(code["co_filename"], code["co_firstlineno"])]
+    own = [line for line in lines if is_own(line[0])]
+    traced = own or [line for line in lines if DYNAMO not in line[0]]
+    return line_text(*traced[-1]) if traced else own_line(sys._getframe())
 
 
 def _explained(reason: str) -> str:
