@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer
 from torch.optim.optimizer import _use_grad_for_differentiable as breaking
 
+from anydevice.plan.hollow.plain_sizes import plain_sizes
 from anydevice.virtual.loading import Waiting
 
 # Note [Without Dynamo]
@@ -35,7 +36,7 @@ from anydevice.virtual.loading import Waiting
 #   do so get the code of `_step_in_mode`, which leaves the breaks out.
 #
 # `torch._check`, which many ops' shapes go through, imports the mathematics of symbolic shapes, for
-# another second; a plain truth does not need it.
+# another second; a plain truth does not need it, and neither do plain sizes (plain_sizes.py).
 
 DYNAMO = "torch._dynamo"
 KEPT = "__dynamo_disable"
@@ -57,6 +58,7 @@ def without_dynamo() -> Iterator[None]:
     codes = [step.__code__ for step in steps]
 
     def as_before() -> None:
+        symbolic()
         while untraced:
             delattr(untraced.pop(), KEPT)
         while steps:
@@ -67,9 +69,9 @@ def without_dynamo() -> Iterator[None]:
     for step in steps:
         step.__code__ = _inner_code(_step_in_mode)
     later = Waiting()
-    later.prepare(DYNAMO, as_before)
     try:
-        with patch.object(torch, "_check_with", _checked):
+        with patch.object(torch, "_check_with", _checked), plain_sizes() as symbolic:
+            later.prepare(DYNAMO, as_before)
             yield
     finally:
         later.forget()
