@@ -58,8 +58,8 @@ _all_listening: list["_Listening"] = []
 class _Listening:
     """A listener, and the first error that it raised: ctypes would swallow it."""
 
-    def __init__(self, hear: Callable[[Event], None]) -> None:
-        self._listener = hear
+    def __init__(self, hear: Callable[[Event], None], kinds: tuple[str, ...]) -> None:
+        self._listener, self.kinds = hear, kinds
         self.error: BaseException | None = None
 
     def hear(self, event: Event) -> None:
@@ -70,12 +70,12 @@ class _Listening:
 
 
 @contextmanager
-def listening(hear: Callable[[Event], None]) -> Iterator[None]:
-    """Calls `hear` with each event of this process, in the thread that caused it.
+def listening(hear: Callable[[Event], None], kinds: tuple[str, ...] = KINDS) -> Iterator[None]:
+    """Calls `hear` with each event of these kinds, in the thread of this process that caused it.
 
     An error that `hear` raises is raised at the end of the block.
     """
-    one = _Listening(hear)
+    one = _Listening(hear, kinds)
     _all_listening.append(one)
     core.library().anydevice_listen(_heard)
     try:
@@ -90,9 +90,13 @@ def listening(hear: Callable[[Event], None]) -> Iterator[None]:
 
 def _hear(pointer: "ctypes._Pointer[_Report]") -> None:
     report = pointer.contents
+    kind = KINDS[report.event]
+    hearing = [one for one in _all_listening if kind in one.kinds]
+    if not hearing:
+        return  # nearly all are of memory, which few listen to
     file, line = own_place(sys._getframe(1))
     event = Event(
-        kind=KINDS[report.event],
+        kind=kind,
         op=report.op.decode(),
         bytes=report.bytes,
         source=report.source,
@@ -102,7 +106,7 @@ def _hear(pointer: "ctypes._Pointer[_Report]") -> None:
         file=file,
         line=line,
     )
-    for one in tuple(_all_listening):
+    for one in hearing:
         one.hear(event)
 
 

@@ -64,7 +64,7 @@ class _Rank(Simulation):
     """One of them: `steps` is a generator that stops where another rank has to be known of."""
 
     def __init__(self, rank: int, all_of_them: _Meeting, rates: Rates, **free: bool) -> None:
-        super().__init__(rates, 1, all_of_them.links, **free)
+        super().__init__(rates, 1, all_of_them.links, None, **free)
         self.rank, self.meeting = rank, all_of_them
         self.waited = 0.0
         self.lanes: dict[tuple[int, int], str] = {}  # of the streams of collectives

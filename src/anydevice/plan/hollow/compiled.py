@@ -290,7 +290,7 @@ def _is_eager_network(module: nn.Module) -> bool:
 
 def is_compiling() -> bool:
     """Whether a compiler runs: what it computes with are no tensors of the program."""
-    return CompileContext.current_compile_id() is not None
+    return DYNAMO in sys.modules and CompileContext.current_compile_id() is not None
 
 
 def fused_attention(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:

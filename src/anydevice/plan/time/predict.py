@@ -123,18 +123,19 @@ def predict(
     rates = Rates(card, measured=measured)
     if data_seconds:
         work = Work([HostTime(data_seconds, "data"), *work])
-    whole = Simulation(rates, gpus, links)
+    kinds = kinds_of(work)
+    whole = Simulation(rates, gpus, links, kinds)
     seconds = whole.seconds(work, synchronised)
 
     def at(side: str, cause: str) -> float:
         there = Rates(card, side, rates.measured, cause)
-        return Simulation(there, gpus, links).seconds(work, synchronised) - seconds
+        return Simulation(there, gpus, links, kinds).seconds(work, synchronised) - seconds
 
     slower = {cause: max(0.0, at("slow", cause)) for cause in relevant_causes(work)}
     quicker = [at("quick", cause) for cause, more in slower.items() if more > MATTERS * seconds]
 
     def share(**free: bool) -> float:
-        without = Simulation(rates, gpus, links, **free).seconds(work, synchronised)
+        without = Simulation(rates, gpus, links, kinds, **free).seconds(work, synchronised)
         return max(0.0, 1 - without / seconds) if seconds else 0.0
 
     return Prediction(
@@ -222,6 +223,7 @@ class Simulation:
         rates: Rates,
         gpus: int = 1,
         links: Links | None = None,
+        kinds: Kinds | None = None,
         *,
         free_launches: bool = False,
         free_transfers: bool = False,
@@ -240,7 +242,8 @@ class Simulation:
         self.by_op: dict[str, float] = defaultdict(float)
         self.rounds = 1
         self.lately: deque[tuple[float, float]] = deque(maxlen=LATELY)  # the last collectives
-        self._spent: dict[tuple[object, ...], float] = {}  # by what a kernel's time depends on
+        self._kinds = kinds
+        self._times: dict[int, tuple[float, float]] = {}  # of a launch and its kernels, by kind
 
     def seconds(self, work: Work, synchronised: bool) -> float:
         """The time of one step: alone, or as one of many that overlap."""
@@ -264,6 +267,10 @@ class Simulation:
         streams = {(op.device, op.stream) for op in work.ops}
         self.several = len(streams) > 1 or any(isinstance(e, Exchange) for e in work)
         self.sorted_lists: set[int] = set()
+        if self._kinds is None or self._kinds.work is not work:
+            self._kinds = kinds_of(work)
+            self._times.clear()
+        self._kind = self._kinds.of
 
     def do(self, entry: Entry) -> None:
         """One entry, after all before it."""
@@ -284,31 +291,29 @@ class Simulation:
         return max([self.host, *self.free_at.values()])
 
     def _launch(self, op: Op) -> None:
+        times = self._times.get(kind := self._kind[id(op)])
+        if times is None:
+            spent = self._kernel_time(op) if op.kernels else 0.0
+            times = self._times[kind] = self._host_time(op), spent
+        host, spent = times
         if not self.free_launches:
-            self.host += self._host_time(op)
+            self.host += host + self._sorting(op) if op.tensors > 1 else host
         if op.kernels:
-            spent = self._kernel_time(op)
-            spent += self._contended((op.device, op.stream), spent)
-            self._enqueue((op.device, op.stream), spent, op.reads, op.writes)
+            queue = op.device, op.stream
+            if self.lately:
+                spent += self._contended(queue, spent)
+            self._enqueue(queue, spent, op.reads, op.writes)
             self.busy[op.device] += spent
             self.by_op[op.name] += spent
 
     def _contended(self, queue: tuple[int, int], spent: float) -> float:
         """What a kernel loses to the collectives that run at the same time."""
-        if not self.lately:
-            return 0.0
         begin = max(self.host, self.free_at[queue])
         shared = (min(begin + spent, end) - max(begin, start) for start, end in self.lately)
         return self.rates["contention"] * min(spent, sum(each for each in shared if each > 0))
 
     def _kernel_time(self, op: Op) -> float:
-        """As `kernel_time`; the layers of a network are often alike."""
-        kernel = (op.unit, op.products, op.bytes, op.kernels)
-        alike = (*kernel, op.backward, op.aligned, op.layout, op.fill)
-        spent = self._spent.get(alike)
-        if spent is None:
-            spent = self._spent[alike] = kernel_time(op, self.rates)
-        return spent
+        return kernel_time(op, self.rates)
 
     def _host_time(self, op: Op) -> float:
         rates = self.rates
@@ -320,10 +325,14 @@ class Simulation:
         spent += rates["host_launch"] * (op.kernels - 1)
         if "norm" in op.name or any(product.kind in LIBRARIES for product in op.products):
             spent += rates["host_library"]
-        if op.tensors > 1 and op.tensors not in self.sorted_lists:
-            self.sorted_lists.add(op.tensors)  # once a step, not for each op of the optimizer
-            spent += rates["host_tensor"] * op.tensors
         return spent
+
+    def _sorting(self, op: Op) -> float:
+        """An optimizer sorts its lists once a step, not for each op."""
+        if op.host or not op.kernels or op.tensors in self.sorted_lists:
+            return 0.0
+        self.sorted_lists.add(op.tensors)
+        return self.rates["host_tensor"] * op.tensors
 
     def _host_time_compiled(self, op: Op) -> float:
         """In a compiled program: Note [What a compiled program costs the host]."""
@@ -415,6 +424,30 @@ class Simulation:
         self.host = max([self.host, *queues])
         if not self.free_launches:
             self.host += self.rates["host_wait"]
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """The ops of a work by what their times depend on: the layers of a network are often alike.
+
+    Attributes:
+        work: It keeps its ops, so that no other object gets the id of one.
+        of: The kind of each op, by its id.
+    """
+
+    work: Work
+    of: dict[int, int]
+
+
+def kinds_of(work: Work) -> Kinds:
+    """The kind of each op, as a number."""
+    seen: dict[tuple[object, ...], int] = {}
+    found: dict[int, int] = {}
+    for op in work.ops:
+        if id(op) not in found:
+            kernel = op.unit, op.products, op.bytes, op.kernels, op.aligned, op.layout, op.fill
+            found[id(op)] = seen.setdefault((op.name, op.backward, op.host, *kernel), len(seen))
+    return Kinds(work, found)
 
 
 def kernel_time(op: Op, rates: Rates) -> float:

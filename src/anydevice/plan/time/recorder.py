@@ -27,7 +27,10 @@ from anydevice.plan.time.work import Entry, HostTime, Op, Product, Transfer, Wai
 from anydevice.virtual.compiled.launches import Launch, inside
 from anydevice.virtual.events import HOST, Event, listening
 
+HEARD = ("transfer", "synchronise")
 TIMES = 30  # how often each op on the host is timed; the quickest counts
+PRECISION: Any = torch._C._get_fp32_precision_getter
+PLAIN = (bool, int, float, str, complex, torch.dtype, torch.device, torch.layout)
 Mode: Any = dispatch.TorchDispatchMode
 StorageWeakRef: Any = reductions.StorageWeakRef
 
@@ -46,12 +49,13 @@ class WorkRecorder(Mode):  # type: ignore[misc]
         # Seconds on the host by op and elements: asking for the time takes longer than most ops.
         self._host_times: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
         self._silent: dict[Any, Op] = {}  # one for all calls of an op that launches nothing
+        self._forms: dict[Any, Form] = {}  # by what is the same for calls that are alike
         self._moved = False  # whether the current op was a transfer
         self._loads = False  # whether the program fetches a batch just now
         self._quickest = math.inf  # seconds for a batch
 
     def __enter__(self) -> "WorkRecorder":
-        self._listening.enter_context(listening(self.hear))
+        self._listening.enter_context(listening(self.hear, HEARD))
         super().__enter__()
         return self
 
@@ -124,8 +128,10 @@ class WorkRecorder(Mode):  # type: ignore[misc]
     ) -> Any:
         """Runs the op with these tensors among its arguments, or `call` in its place; notes it."""
         self._given, self._moved = inputs, False
-        on_gpu = any(tensor.is_cuda for tensor in inputs)
-        known = self._host_times[op.name, sum(t.numel() for t in inputs)] if inputs else []
+        on_gpu = device_of(inputs) is not None
+        known: list[float] = []
+        if inputs and not on_gpu:
+            known = self._host_times[op.name, sum(t.numel() for t in inputs)]
         timed = not on_gpu and not self._loads and len(known) < TIMES
         begin = thread_time() if timed else 0.0
         try:
@@ -135,7 +141,7 @@ class WorkRecorder(Mode):  # type: ignore[misc]
         if timed:
             known.append(thread_time() - begin)
         outputs = tensors_in((result,))
-        here = next((t.get_device() for t in (*outputs, *inputs) if t.is_cuda), None)
+        here = device_of((*outputs, *inputs))
         if op.collective:
             self._exchange(op.op, args, kwargs, result)
         elif here is None:
@@ -156,30 +162,24 @@ class WorkRecorder(Mode):  # type: ignore[misc]
     def _op(
         self, op: Overload, device: int, call: Any, inputs: list[Tensor], outputs: list[Tensor]
     ) -> Op:
-        args, kwargs, result = call
+        args, kwargs, _ = call
         name, backward = op.name, in_backward()
         if op.silent:
             key = name, device, backward, inside()
             if key not in self._silent:
                 self._silent[key] = Op(name, device, 0, "", (), 0.0, 0, backward, 0, host=inside())
             return self._silent[key]
-        lists = [arg for arg in args if isinstance(arg, list) and arg and _tensors(arg)]
         written = op.writes(args, kwargs)
-        products = ops.products(op, args, kwargs, result)
-        there = [t for t in inputs if t.is_cuda]
-        floats = there or outputs
+        alike = _signature(op, args, kwargs, inputs, outputs)
+        form = self._forms.get(alike)
+        if form is None:
+            form = _form(op, call, inputs, outputs, written)
+            if alike is not None:
+                self._forms[alike] = form
+        unit, products, moved, kernels, tensors, aligned, layout = form
         return Op(
-            name=name,
-            device=device,
-            stream=self._stream(device),
-            unit=ops.unit_of(products, floats),
-            products=products,
-            bytes=ops.traffic(name, there, outputs, written),
-            kernels=ops.kernels(name, products, lists),
-            backward=backward,
-            tensors=max(map(len, lists), default=0),
-            aligned=not products or ops.is_aligned(products, floats[0].element_size()),
-            layout=ops.layout_bytes(products, floats, outputs),
+            *(name, device, self._stream(device), unit, products, moved, kernels),
+            *(backward, tensors, aligned, layout),
             reads=self._storages(inputs),
             writes=self._storages((*outputs, *written)),
             host=inside(),
@@ -258,6 +258,69 @@ class WorkRecorder(Mode):  # type: ignore[misc]
 def in_backward() -> bool:
     """Whether this thread is inside a backward pass."""
     return torch._C._current_graph_task_id() != -1
+
+
+Form = tuple[str, tuple[Product, ...], float, int, int, bool, float]
+
+
+def _form(
+    op: Overload, call: Any, inputs: list[Tensor], outputs: list[Tensor], written: list[Tensor]
+) -> Form:
+    """What an op does, apart from where: an Op's unit and what follows it."""
+    args, kwargs, result = call
+    lists = [arg for arg in args if isinstance(arg, list) and arg and _tensors(arg)]
+    products = ops.products(op, args, kwargs, result)
+    there = [t for t in inputs if t.is_cuda]
+    floats = there or outputs
+    return (
+        ops.unit_of(products, floats),
+        products,
+        ops.traffic(op.name, there, outputs, written),
+        ops.kernels(op.name, products, lists),
+        max(map(len, lists), default=0),
+        not products or ops.is_aligned(products, floats[0].element_size()),
+        ops.layout_bytes(products, floats, outputs),
+    )
+
+
+def _signature(
+    op: Overload,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    inputs: list[Tensor],
+    outputs: list[Tensor],
+) -> Any:
+    """All that `_form` depends on; None if calls of this one cannot be compared."""
+    if op.mutable and len({id(tensor) for tensor in inputs}) < len(inputs):
+        return None  # it reads what it writes
+    if op.name in ops.SHAPES:  # whose arithmetic follows a setting
+        settings = tuple(map(PRECISION, ("cuda",) * 3, ("matmul", "conv", "rnn")))
+    else:
+        settings = ()
+    try:
+        values = (*args, *kwargs.items(), *outputs)
+        return id(op), settings, len(outputs), tuple([_sized(value) for value in values])
+    except (TypeError, RuntimeError):  # a sparse tensor has no strides
+        return None
+
+
+def _sized(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.shape, value.stride(), value.dtype, value.is_cuda
+    if isinstance(value, (list, tuple)):
+        return tuple([_sized(part) for part in value])
+    if value is None or isinstance(value, PLAIN):
+        return type(value), value
+    raise TypeError
+
+
+def device_of(tensors: Iterable[Tensor]) -> int | None:
+    """The first GPU that one of them is on."""
+    for tensor in tensors:
+        if tensor.is_cuda:
+            device: int = tensor.get_device()
+            return device
+    return None
 
 
 def tensors_in(values: Iterable[Any]) -> list[Tensor]:
