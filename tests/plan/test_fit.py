@@ -232,11 +232,12 @@ def train_a_step(*before: int, fraction: float = 1.0) -> None:
     ],
 )
 def test_what_the_allocator_can_return_is_no_reason_not_to_fit(
-    how: dict[str, Any], verdict: str
+    how: dict[str, Any], verdict: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     step = partial(train_a_step, *how["before"], fraction=how.get("fraction", 1.0))
-    run = HollowGPUs("t4").run(step, "train")
+    run = HollowGPUs("t4", shown=True).run(step, "train")
     assert run.verdict == verdict
+    assert len(capfd.readouterr().err.splitlines()) == 1  # even if it runs again on a full card
     assert run.reserved >> 30 == {"yes": how["before"][-1], "no": sum(how["before"])}[verdict]
 
 

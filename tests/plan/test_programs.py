@@ -41,6 +41,13 @@ for _ in range(9):
     scaler.step(optimizer)
     scaler.update()
 """,
+    "is traced": """
+traced = torch.jit.trace(network, torch.ones(8, 100, device="cuda"))
+for _ in range(9):
+    optimizer.zero_grad()
+    traced(torch.ones(8, 100, device="cuda")).sum().backward()
+    optimizer.step()
+""",
     "has two optimizers": """
 critic = nn.Linear(100, 1).to("cuda")
 other = torch.optim.RMSprop(critic.parameters())

@@ -8,6 +8,7 @@ from functools import partial
 
 from anydevice.devices.catalogue import card
 from anydevice.errors import UsageError
+from anydevice.notices import say_once
 from anydevice.plan.answer import Plan, Verdict
 from anydevice.plan.batch import largest_batch
 from anydevice.plan.cluster.answer import ClusterPlan, ClusterVerdict
@@ -228,7 +229,10 @@ def _first_run(gpus: HollowGPUs, subject: Subject, *, more: bool) -> tuple[Hollo
         asks = any(sign in str(error) for sign in ASKS_FOR_MORE)
         if not more or not asks or gpus.count >= MOST_GPUS:
             raise
-        return _first_run(replace(gpus, count=2 * gpus.count), subject, more=more)
+        more_gpus = replace(gpus, count=2 * gpus.count)
+        if gpus.shown:
+            say_once(f"{subject.name} asks for more GPUs: it runs again with {more_gpus.count}.")
+        return _first_run(more_gpus, subject, more=more)
     if more and gpus.count > 1:
         run.notes.append(
             f"The program asks for more than one GPU, so it was given {gpus.count} (--gpus)."

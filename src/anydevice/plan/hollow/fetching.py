@@ -17,12 +17,15 @@ OF_WORKERS: Any = dataloader._MultiProcessingDataLoaderIter
 
 @contextmanager
 def fetching_within(
-    around: Callable[[], AbstractContextManager[None]], used: Callable[[], object]
+    around: Callable[[], AbstractContextManager[None]],
+    used: Callable[[], object],
+    before: Callable[[], None],
 ) -> Iterator[None]:
     """Inside the block, each batch of a DataLoader is fetched within `around()`.
 
     A loader whose first batch left `used()` as it was, what the program did on GPUs, fetches the
-    others without any mode: a data set has many small ops. So do its workers from the start.
+    others without any mode: a data set has many small ops. So do its workers from the start. What
+    modes have left undone is done `before()`.
     """
     fetch, start = BASE.__next__, OF_WORKERS.__init__
     on_host: WeakSet[Any] = WeakSet()
@@ -30,15 +33,17 @@ def fetching_within(
     def fetch_within(self: Any) -> Any:
         with around():
             if self in on_host:
+                before()
                 with _disable_current_modes():
                     return fetch(self)
-            before = used()
+            unused = used()
             batch = fetch(self)
-            if used() == before:
+            if used() == unused:
                 on_host.add(self)
             return batch
 
     def start_without_modes(self: Any, *arguments: Any) -> None:
+        before()
         with _disable_current_modes():  # a worker is forked, and would keep them
             start(self, *arguments)
 

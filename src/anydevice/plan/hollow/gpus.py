@@ -55,10 +55,11 @@ class HollowGPUs:
         if need.reserved + context.high <= memory and not need.limits_itself:
             return need
         need.verdict = "no"
+        again = replace(self, shown=False)  # it prints the same
         for taken, verdict in ((context.high, "yes"), (context.low, "maybe")):
             if need.allocated + taken <= memory:
                 with suppress(DoesNotFitError):
-                    tight = self._run(program, name, memory - taken)
+                    tight = again._run(program, name, memory - taken)
                     tight.verdict = verdict
                     return tight
         return need

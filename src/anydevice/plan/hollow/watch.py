@@ -36,11 +36,12 @@ from anydevice.plan.hollow.repeated import Repeated
 from anydevice.plan.hollow.sizes import AssumedSizes
 from anydevice.plan.hollow.steps import BACKWARD, FORWARD, STEP, Steps
 from anydevice.plan.hollow.training import changes, seen, trained
+from anydevice.plan.hollow.unfilled import DRAWS, Unfilled
 from anydevice.plan.hollow.updates import Updates
 from anydevice.plan.hollow.vision import of_vision, without_kernel
 from anydevice.plan.hollow.workspaces import NEED_MEMORY, Workspaces
 from anydevice.plan.time.overloads import Overload, overload_of
-from anydevice.plan.time.recorder import WorkRecorder, in_backward, tensors_in
+from anydevice.plan.time.recorder import HEARD, WorkRecorder, device_of, in_backward, tensors_in
 from anydevice.plan.time.work import Entry, Work
 from anydevice.virtual.compiled.launches import launching
 from anydevice.virtual.events import Event, listening
@@ -107,6 +108,7 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.sizes = sizes or AssumedSizes()
         self.compiled = Compiled(compiles, self._enter, self._leave, self._stepping)
         self.attention = Attention()
+        self.unfilled = Unfilled()
         work = self._here, self._entries_between, self._add_entries
         self.repeated = Repeated(*work, self.ledger, self.sizes.known)
         self.workspaces = Workspaces(card)
@@ -148,17 +150,26 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, op: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        if torch._C._get_tracing_state() is not None:
+            with untraced():
+                return self.__torch_dispatch__(op, types, args, kwargs)
         if torch._C._get_dispatch_mode(FAKE) is not None:
             return op(*args, **kwargs)  # DTensor asks for shapes alone, once for each op
         if type(op) is not OpOverload and isinstance(op, HigherOrderOperator):
+            self.unfilled.fill_all()
             return self.compiled.run(op, self, args, kwargs)
         if is_compiling():
+            self.unfilled.fill_all()
             return op(*args, **kwargs)
         if types and any(map(is_traceable_wrapper_subclass_type, types)):
             return NotImplemented  # the ops inside come here next
         inputs = tensors_in((*args, *kwargs.values()))
-        self._reads_gpu = any(tensor.is_cuda for tensor in inputs)
+        self._reads_gpu = device_of(inputs) is not None
         call = overload_of(op)
+        if self.unfilled or call.name in DRAWS:
+            result = self.unfilled.instead(call, args, kwargs, inputs)
+            if result is not NotImplemented:
+                return result
         if not self._reads_gpu:
             return self._run(call, args, kwargs, inputs)
         if (run := torch._C._current_graph_task_id()) != -1:
@@ -227,9 +238,16 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         if threading.get_ident() != self._thread:
             return
+        if torch._C._get_tracing_state() is None:
+            self._go_in(module, inputs, sys._getframe(1))
+        else:
+            with untraced():
+                self._go_in(module, inputs, sys._getframe(1))
+
+    def _go_in(self, module: nn.Module, inputs: Any, call: FrameType) -> None:
         outermost = not self.modules.path
         is_pass = outermost and not in_backward() and next(module.parameters(), None) is not None
-        named = _named_inputs(sys._getframe(1)) if outermost else ()
+        named = _named_inputs(call) if outermost else ()
         if is_pass and self.leaves_out:
             self.repeated.begins(module, (*inputs, *named))
         inputs = inputs or named
@@ -268,7 +286,8 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if threading.get_ident() == self._thread and self.modules.path:
             has_shapes_now = self.modules.leave(module)
             if not self.modules.path:
-                self.repeated.ends(output)
+                with untraced():
+                    self.repeated.ends(output)
             if has_shapes_now:
                 self.ledger.name(weights(module), blocks.PARAMETERS)
 
@@ -341,8 +360,8 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def record(self) -> None:
         """Begins to record work; the first step creates all state, and is mostly left out."""
         if self.recorder and not self._records:
-            self._records = True
-            self._listening.enter_context(listening(self._hear))
+            self._records, self.unfilled.begins = True, False
+            self._listening.enter_context(listening(self._hear, HEARD))
             self._listening.enter_context(launching(self.recorder.launched))
 
     def _hear(self, event: Event) -> None:
@@ -396,9 +415,10 @@ class StepWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with (
                 self.ledger,
                 self._listening,
-                fetching_within(self._fetching, self._here),
+                fetching_within(self._fetching, self._here, self.unfilled.fill_all),
                 seen(self._made, self._went_back),
                 self.compiled.seen(),
+                self.unfilled.seen(),
                 self,
             ):
                 yield self
@@ -414,6 +434,18 @@ SKIP = eval_frame._FrameAction.SKIP
 eval_frame.set_code_exec_strategy(
     StepWatch.__torch_dispatch__.__code__, eval_frame._FrameExecStrategy(SKIP, SKIP)
 )
+
+
+@contextmanager
+def untraced() -> Iterator[None]:
+    """Inside the block, torch.jit.trace does not take sizes for tensors."""
+    native: Any = torch._C
+    tracing = native._get_tracing_state()
+    native._set_tracing_state(None)
+    try:
+        yield
+    finally:
+        native._set_tracing_state(tracing)
 
 
 def _named_inputs(call: FrameType) -> tuple[Any, ...]:
