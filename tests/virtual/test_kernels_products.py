@@ -62,6 +62,22 @@ def test_scaled_products_of_8_bit_floats(scales):
     torch.testing.assert_close(found.cpu(), expected.bfloat16())
 
 
+def test_what_no_card_multiplies_of_8_bit_floats_is_refused():
+    one = torch.ones((), device="cuda")
+
+    def product(rows, inner, columns, dtype=FP8):
+        left, right = torch.ones(rows, inner).to(dtype), torch.ones(columns, inner).to(dtype)
+        return torch._scaled_mm(left.cuda(), right.cuda().t(), one, one, out_dtype=torch.bfloat16)
+
+    assert product(5, 16, 32).shape == (5, 32)
+    with pytest.raises(RuntimeError, match=r"mat1 to be divisible by 16 .* \(16x8\)"):
+        product(16, 8, 16)
+    with pytest.raises(RuntimeError, match=r"mat2 shape \(16x8\) must be divisible by 16"):
+        product(16, 16, 8)
+    with pytest.raises(ValueError, match="two Float8_e5m2 matrices is not supported"):
+        product(16, 16, 16, torch.float8_e5m2)
+
+
 def test_scaled_products_by_recipe():
     left, right = torch.randn(32, 64).to(FP8), torch.randn(48, 64).to(FP8).t()
     left_scale, right_scale = torch.rand(32, 1), torch.rand(1, 48)

@@ -76,10 +76,20 @@ Tensor unscaled(const Tensor& matrix, const Tensor& scale) {
   return scale.numel() == 1 ? wide * scale.reshape({}) : wide * spread(scale, wide);
 }
 
-Tensor scaled_mm(const Tensor& self, const Tensor& other, const Tensor& self_scale,
-                 const Tensor& other_scale, const MaybeTensor& bias,
-                 const MaybeTensor& result_scale, std::optional<ScalarType> out_type,
-                 bool /*use_fast_accum*/) {
+void check_factors(const Tensor& self, const Tensor& other) {
+  TORCH_CHECK(self.size(1) % 16 == 0,
+              "Expected trailing dimension of mat1 to be divisible by 16 but got mat1 shape: (",
+              self.size(0), "x", self.size(1), ").");
+  TORCH_CHECK(other.size(0) % 16 == 0 && other.size(1) % 16 == 0, "mat2 shape (", other.size(0),
+              "x", other.size(1), ") must be divisible by 16");
+  TORCH_CHECK_VALUE(
+      self.scalar_type() != at::kFloat8_e5m2 || other.scalar_type() != at::kFloat8_e5m2,
+      "Multiplication of two Float8_e5m2 matrices is not supported");
+}
+
+Tensor product_of_scaled(const Tensor& self, const Tensor& other, const Tensor& self_scale,
+                         const Tensor& other_scale, const MaybeTensor& bias,
+                         const MaybeTensor& result_scale, std::optional<ScalarType> out_type) {
   auto result = at::mm(unscaled(self, self_scale), unscaled(other, other_scale));
   if (given(bias)) {
     result = result + bias->to(at::kFloat);
@@ -88,6 +98,14 @@ Tensor scaled_mm(const Tensor& self, const Tensor& other, const Tensor& self_sca
     result = result * *result_scale;
   }
   return result.to(out_type.value_or(self.scalar_type()));
+}
+
+Tensor scaled_mm(const Tensor& self, const Tensor& other, const Tensor& self_scale,
+                 const Tensor& other_scale, const MaybeTensor& bias,
+                 const MaybeTensor& result_scale, std::optional<ScalarType> out_type,
+                 bool /*use_fast_accum*/) {
+  check_factors(self, other);
+  return product_of_scaled(self, other, self_scale, other_scale, bias, result_scale, out_type);
 }
 
 Tensor& scaled_mm_out(const Tensor& self, const Tensor& other, const Tensor& self_scale,
@@ -108,11 +126,11 @@ Tensor along_columns(const Tensor& scale, const Tensor& other) {
 Tensor scaled_mm_by_recipe(const Tensor& self, const Tensor& other, TensorList self_scales,
                            IntArrayRef, IntArrayRef, TensorList other_scales, IntArrayRef,
                            IntArrayRef, const MaybeTensor& bias, std::optional<ScalarType> out_type,
-                           IntArrayRef, bool use_fast_accum) {
+                           IntArrayRef, bool /*use_fast_accum*/) {
   TORCH_CHECK_NOT_IMPLEMENTED(self_scales.size() == 1 && other_scales.size() == 1,
                               "a virtual GPU multiplies 8-bit floats with one level of scales");
-  return scaled_mm(self, other, self_scales[0], along_columns(other_scales[0], other), bias, {},
-                   out_type, use_fast_accum);
+  return product_of_scaled(self, other, self_scales[0], along_columns(other_scales[0], other), bias,
+                           {}, out_type);
 }
 
 Tensor& scaled_mm_by_recipe_out(const Tensor& self, const Tensor& other, TensorList self_scales,
