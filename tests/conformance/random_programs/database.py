@@ -30,8 +30,9 @@ RANDOM = {
 ODD = {"to", "jiterator_4inputs_with_extra_args", "bmm.triton_optimized"}
 # Without a gradient, the CPU has a kernel for it that makes a tensor; elsewhere it gives a view of
 # what another op made. So autograd knows each result in another way, on a card as here.
-# The other two end in an SVD: cuSOLVER computes V, LAPACK its transpose, so V lies otherwise.
-OTHERWISE_ON_CPU = {"nn.functional.max_pool1d", "svd_lowrank", "pca_lowrank"}
+# The others' matrices lie otherwise: cuSOLVER computes V of an SVD, LAPACK its transpose, and a
+# card's eigenvectors come from the host.
+OTHERWISE_ON_CPU = {"nn.functional.max_pool1d", "svd_lowrank", "pca_lowrank", "linalg.eig"}
 SAMPLES = 6
 
 

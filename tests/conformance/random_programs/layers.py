@@ -99,7 +99,8 @@ def layer(running: Running, choices: Choices) -> None:
         running.apply("detach", torch.Tensor.requires_grad_, mean, False)
         running.apply("detach", torch.Tensor.requires_grad_, variance, False)
         # The CPU's backward reads these as if they had no strides.
-        mean.cpu, variance.cpu = mean.cpu.contiguous(), variance.cpu.contiguous()
+        for each in (mean, variance):
+            each.cpu, each.gpu = each.cpu.contiguous(), each.gpu.contiguous()
         args += [mean, variance, of(channels), of(channels)]
         how = {"training": choices.once_in(2)}
     elif name == "group_norm":
