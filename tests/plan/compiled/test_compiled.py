@@ -9,6 +9,7 @@ import torch
 import anydevice as ad
 from anydevice import system
 from anydevice.plan.hollow import compilations, sandbox
+from anydevice.plan.hollow.blocks import WORKSPACE
 from anydevice.plan.hollow.program import Program
 from anydevice.plan.hollow.run import HollowRun
 from anydevice.plan.planning import plan
@@ -118,7 +119,9 @@ CHANGES: dict[str, tuple[str, Any]] = {
     "cuda graphs": (
         "forward = torch.compile(model, mode='reduce-overhead')",
         lambda run: (
-            {op.host for op in written(run)} == {"replayed"} and "CUDA graphs" in run.notes[0]
+            {op.host for op in written(run)} == {"replayed"}
+            and "CUDA graphs" in run.notes[0]
+            and len([block for block in run.blocks if block.category == WORKSPACE]) == 1
         ),
     ),
     "autotuned": (

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from anydevice.devices.catalogue import Card
 from anydevice.plan.time.recorder import in_backward
+from anydevice.virtual.compiled.launches import REPLAYED, inside
 
 aten = torch.ops.aten
 MIB = 1 << 20
@@ -57,7 +58,7 @@ class Workspaces:
         self.refused = 0  # that a full GPU had no room for
         self.cudnn = 0  # the largest of a convolution
         self.emulated = False  # whether it computes in bf16 on a card that has none
-        self._kept: dict[tuple[int, bool, int], Tensor] = {}
+        self._kept: dict[tuple[int, str, int], Tensor] = {}
 
     def after(self, op: Any, args: tuple[Any, ...], result: Any) -> Any:
         """The result of an op, once all memory is taken that the op needs on a card."""
@@ -74,13 +75,17 @@ class Workspaces:
         self._kept.clear()
 
     def _take_cublas(self, result: Any) -> None:
-        """PyTorch keeps one for each stream of each thread; backward runs in a separate thread."""
+        """PyTorch keeps one for each stream of each thread; backward runs in a separate thread.
+
+        Those of CUDA graphs are in the pool that the graphs share, where one follows another.
+        """
         if not isinstance(result, Tensor) or not result.is_cuda:
             return
         device = result.get_device()
         half = result.dtype == torch.bfloat16
         self.emulated = self.emulated or (half and self.card.capability < (8, 0))
-        key = (device, in_backward(), torch._C._cuda_getCurrentStream(device)[0])
+        thread = REPLAYED if inside() == REPLAYED else str(in_backward())
+        key = (device, thread, torch._C._cuda_getCurrentStream(device)[0])
         if key not in self._kept:
             self._kept[key] = self._taken(cublas_bytes(self.card), result)
 
