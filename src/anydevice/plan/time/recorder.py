@@ -293,13 +293,10 @@ def _signature(
     """All that `_form` depends on; None if calls of this one cannot be compared."""
     if op.mutable and len({id(tensor) for tensor in inputs}) < len(inputs):
         return None  # it reads what it writes
-    if op.name in ops.SHAPES:  # whose arithmetic follows a setting
-        settings = tuple(map(PRECISION, ("cuda",) * 3, ("matmul", "conv", "rnn")))
-    else:
-        settings = ()
+    settings = [PRECISION("cuda", kind) for kind in ("matmul", "conv", "rnn")]
     try:
         values = (*args, *kwargs.items(), *outputs)
-        return id(op), settings, len(outputs), tuple([_sized(value) for value in values])
+        return id(op), *settings, len(outputs), tuple([_sized(value) for value in values])
     except (TypeError, RuntimeError):  # a sparse tensor has no strides
         return None
 
