@@ -90,8 +90,7 @@ def pinned(running: Running, choices: Choices) -> None:
     def suits(value: Twin) -> bool:
         # PyTorch has no derivative of the copy for complex numbers, and does not pin what overlaps.
         has_none = value.dtype.is_complex and value.cpu.requires_grad
-        overlaps = any(s == 0 < n - 1 for n, s in zip(value.shape, value.cpu.stride(), strict=True))
-        return value.device == "cpu" and not has_none and not overlaps
+        return value.device == "cpu" and not has_none and not value.overlaps
 
     value = running.pick(choices, suits)
 

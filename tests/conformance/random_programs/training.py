@@ -47,7 +47,7 @@ def recurrent(running: Running, choices: Choices) -> None:
 def optimised(running: Running, choices: Choices) -> None:
     """A step or more of an optimizer, with lists of tensors as CUDA has it by default."""
     leaves = [v for v in running.values if v.strided and v.cpu.is_leaf and v.cpu.grad is not None]
-    leaves = [v for v in leaves if v.floats and not v.cpu.is_inference()]
+    leaves = [v for v in leaves if v.floats and not v.cpu.is_inference() and not v.overlaps]
     leaves = [v for v in leaves if v.device == leaves[0].device and v.cpu.requires_grad]
     if not leaves:
         return

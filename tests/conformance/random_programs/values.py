@@ -44,6 +44,11 @@ class Twin:
     def strided(self) -> bool:
         return self.cpu.layout is torch.strided
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether elements share a place, so that no op may write to it."""
+        return any(s == 0 < n - 1 for n, s in zip(self.shape, self.cpu.stride(), strict=True))
+
     def described(self) -> str:
         kind = "" if self.strided else f", {self.cpu.layout}"
         stride = f", stride={self.cpu.stride()}" if self.strided else ""
