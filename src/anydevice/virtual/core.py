@@ -111,6 +111,7 @@ def library() -> ctypes.CDLL:
     loaded.anydevice_stream_waits.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_double)
     loaded.anydevice_trace_event.argtypes = (ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64)
     loaded.anydevice_pinned_allocator.restype = ctypes.c_void_p
+    loaded.anydevice_skip_draws.argtypes = (ctypes.c_void_p, ctypes.c_uint64)
     return loaded
 
 

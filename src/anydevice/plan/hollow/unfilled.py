@@ -11,20 +11,20 @@ from functools import wraps
 from typing import Any
 from unittest.mock import patch
 
-import numpy
 import torch
 from torch import Tensor
 from torch.multiprocessing import reductions
 from torch.utils._python_dispatch import _disable_current_modes
 
 from anydevice.plan.time.overloads import Overload
+from anydevice.virtual import core
 
 # Note [Numbers that nobody looks at]
 # A program that makes its network on the host draws a random number for each weight, and moves the
 # network to the GPU, which has no values. For a billion weights that takes ten seconds and the
 # memory. So a large tensor that is filled with random numbers is left as it is, with a list of what
 # would be done to it; and the host's generator is put where it would be after that, which takes a
-# part of the time. All later numbers are the same.
+# tenth of the time. All later numbers are the same.
 #
 # Most tensors are freed once they have been copied to the GPU. Where anything else could look at
 # one, the list is done first, each with the generator's state of its time: so what is read is what
@@ -38,7 +38,6 @@ COPIES = ("_to_copy", "clone")
 LOOK = ("_local_scalar_dense", "resize_", "resize_as_", "set_")  # among those without a kernel
 FORM = {"dtype", "device", "layout", "memory_format"}
 DRAWN = {torch.float32: 1, torch.float64: 2}  # draws of 32 bits for each number
-TWISTER = 624  # numbers in the generator's state
 READS = (
     *("numpy", "__array__", "tolist", "data_ptr", "storage", "__dlpack__", "__reduce_ex__"),
     *("share_memory_", "_typed_storage", "apply_", "map_"),
@@ -239,21 +238,9 @@ def _change(op: Overload, tensor: Tensor, others: list[Any], named: dict[str, An
 
 
 def later(state: Tensor, draws: int) -> Tensor:
-    """The state of the host's generator after so many draws of 32 bits, at least one.
-
-    PyTorch keeps a Mersenne Twister as numpy does, in another form: its seed, the draws until the
-    numbers of the state are made anew (with that one), the next one's place, and the numbers.
-    """
+    """The state of the host's generator after so many draws of 32 bits."""
     after = state.clone()
-    counts, key = after[8:24].view(torch.int32), after[24 : 24 + 8 * TWISTER].view(torch.int64)
-    twister = numpy.random.MT19937()
-    place = TWISTER + 1 - int(counts[0])
-    begin: Any = {"key": key.numpy().astype(numpy.uint32), "pos": place}
-    twister.state = {"bit_generator": "MT19937", "state": begin}
-    twister.random_raw(draws, output=False)
-    now: Any = twister.state["state"]
-    counts[0], counts[2] = TWISTER + 1 - now["pos"], now["pos"]
-    key.copy_(torch.from_numpy(now["key"].astype(numpy.int64)))
+    core.library().anydevice_skip_draws(after.data_ptr(), draws)
     return after
 
 
