@@ -17,7 +17,7 @@ class Record:
     """One published figure, and the program that it was measured of.
 
     `reading` is "main", or "alternative" for another way to read what the source says of its
-    program. `seen` is False for a figure that nobody had seen when the prediction was written down.
+    program. `seen` is False for a figure with which in view no program or constant was chosen.
     """
 
     id: str
