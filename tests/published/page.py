@@ -24,12 +24,12 @@ so a part of each error is the copy's, not the prediction's.
 driver, **device** what `nvidia-smi` shows, **time** a training step, **rate** the tokens that each
 GPU of a cluster trains on in a second.
 
-A figure marked *new* was in view when no program and no constant was chosen or changed; all others
-were seen before. The rates of products come from
-other people's measurements of matrix products; that of convolutions (0.85 of them) was chosen with
-the RTX 3090's times in view, and that of kernels next to collectives (`together`) with those
-figures of MPT in view that are not marked *new*. Programs are what their sources ran then: PyTorch before 1.11 kept the input of a
-softmax too, torchtitan in 2024 had an RMSNorm of single ops. Lit-GPT's tables name a commit whose
+No program and no constant was chosen or changed with a figure marked *new* in view; all others were
+seen before. The rates of products come from other people's measurements of matrix products; that of
+convolutions (0.85 of them) was chosen with the RTX 3090 in view, and that of kernels next to
+collectives (`together`) with those figures of MPT in view that are not marked *new*. Programs are
+what their sources ran then: PyTorch before 1.11 kept the input of a softmax too, torchtitan in 2024
+had an RMSNorm of single ops. Lit-GPT's tables name a commit whose
 RMSNorm computes in bf16, but were published three days after one that computes in float32; all five
 figures of Llama agree with the latter to 0.2 %, so it is the main reading: chosen with the figures
 in view. An *alternative* shows the other.
