@@ -29,10 +29,10 @@ seen before. The rates of products come from other people's measurements of matr
 convolutions (0.85 of them) was chosen with the RTX 3090 in view, and that of kernels next to
 collectives (`together`) with those figures of MPT in view that are not marked *new*. Programs are
 what their sources ran then: PyTorch before 1.11 kept the input of a softmax too, torchtitan in 2024
-had an RMSNorm of single ops. Lit-GPT's tables name a commit whose
-RMSNorm computes in bf16, but were published three days after one that computes in float32; all five
-figures of Llama agree with the latter to 0.2 %, so it is the main reading: chosen with the figures
-in view. An *alternative* shows the other.
+had an RMSNorm of single ops. Lit-GPT's tables name a commit whose RMSNorm computes in bf16. All
+five figures of Llama agree to 0.2 % with one in float32, which Lit-GPT had within days of them, so
+that is the main reading: it was chosen with the figures in view, and may be wrong. An
+*alternative* shows the other.
 """
 PICTURES = """
 ![Memory, predicted against measured](pictures/accuracy-memory-light.svg#only-light)
