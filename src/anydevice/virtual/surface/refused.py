@@ -14,8 +14,8 @@ REASONS = {
     ),
     "_StaticCudaLauncher": "a compiled CUDA kernel needs a real GPU to be launched on.",
     "_cuda_getCheckpointState": (
-        "the state of a graph's memory pool belongs to Inductor's CUDA graphs, which virtual GPUs "
-        "do not run: torch.compile falls back to eager there."
+        "the state of a graph's memory pool belongs to a real CUDA graph: on virtual GPUs "
+        "torch.compile's graphs do without one."
     ),
 }
 REASONS["_cuda_setCheckpointPoolState"] = REASONS["_cuda_getCheckpointState"]
