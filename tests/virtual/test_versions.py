@@ -27,7 +27,7 @@ ONLY_ON_GPUS = "aten::_cudnn_rnn_flatten_weight(Tensor[] weight_arr) -> Tensor"
 WITHOUT_BOXES = [
     "aten::neg(Tensor self, Tensor other) -> Tensor",
     "aten::exp(Tensor self, Scalar more) -> Tensor",
-    "aten::add_.Tensor(Tensor(a!) self, Tensor other) -> Tensor(a!)",
+    "aten::mul_.Tensor(Tensor(a!) self, Tensor other, Scalar more) -> Tensor(a!)",
 ]
 CHANGED = [AN_ARGUMENT_MORE, ONE_FEWER, ANOTHER_TYPE, ANOTHER_NAME, ONLY_ON_GPUS]
 
@@ -50,7 +50,7 @@ with ad.virtual_gpus():
     kept = torch.nn.functional.dropout(x, 0.5)  # the CPU has these three
     drawn = torch.empty(100, device="cuda").uniform_(2, 3)
     numbers = [x.abs().sum().item(), sorted({{*kept.tolist()}}), 2 <= drawn.min().item() <= 3]
-    boxed = [(-x).sum().item(), x.exp().log().sum().item(), x.clone().add_(x, alpha=2).sum().item()]
+    boxed = [(-x).sum().item(), x.exp().log().sum().item(), x.clone().mul_(3 * x).sum().item()]
     network = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8)).cuda()
     optimizer = torch.optim.Adam(network.parameters())
     network(torch.randn(4, 8, device="cuda")).square().mean().backward()
@@ -67,7 +67,7 @@ print(json.dumps([left_out, numbers, boxed, trained, refused]))
     named = [line.partition(": ")[0] for line in left_out]
     assert sorted(named) == sorted(schema.partition("(")[0] for schema in CHANGED)
     assert numbers == [100, [-2, 0], True]
-    assert boxed == [100, -100, -300]
+    assert boxed == [100, -100, 300]
     assert trained
     assert "aten::_cudnn_rnn_flatten_weight is not available on a virtual GPU" in refused
 
