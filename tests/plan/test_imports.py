@@ -24,6 +24,10 @@ for _ in range(2):
     assert torch.is_grad_enabled()
 late = ["torch._dynamo", "sympy.core", "torch.distributed.fsdp", "torch.distributed.tensor"]
 print([name for name in late if name in sys.modules])
+import sympy
+assert sympy.__version__ and sympy.__file__
+from sympy import *
+assert symbols("x") == Symbol("x")
 import sympy.core
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, guard_or_false
 assert isinstance(sympy.Symbol("x") + 1, sympy.Basic) and sympy.core is sys.modules["sympy.core"]

@@ -30,10 +30,12 @@ class StandIn(ModuleType):
     """Stands for a module: what this one lacks is taken from that, which is then imported."""
 
     def __getattr__(self, name: str) -> Any:
+        caller = str(sys._getframe(1).f_globals.get("__name__"))
+        scans = caller.partition(".")[0] in sys.stdlib_module_names  # as inspect does, all modules
         package = name == "__path__" and self.__name__ == SYMPY
-        if name.startswith("__") and not package:  # wanted by those who look at all modules
+        if name.startswith("__") and scans and not package:
             raise AttributeError(name)
-        if str(sys._getframe(1).f_globals.get("__name__")).startswith(ASK):
+        if caller.startswith(ASK):
             if name in UNUSED:
                 return NoExpression
             if self.__name__ == SYMBOLIC and name.islower():
