@@ -32,8 +32,10 @@ class StandIn(ModuleType):
     def __getattr__(self, name: str) -> Any:
         caller = str(sys._getframe(1).f_globals.get("__name__"))
         scans = caller.partition(".")[0] in sys.stdlib_module_names  # as inspect does, all modules
-        package = name == "__path__" and self.__name__ == SYMPY
-        if name.startswith("__") and scans and not package:
+        if name == "__path__":
+            if self.__name__ != SYMPY:  # no package
+                raise AttributeError(name)
+        elif name.startswith("__") and scans:
             raise AttributeError(name)
         if caller.startswith(ASK):
             if name in UNUSED:
