@@ -201,6 +201,8 @@ Tensor& cumulative_out(const Tensor& self, int64_t dim, Tensor& out) {
 }
 
 Tensor& identity_out(int64_t rows, int64_t columns, Tensor& out) {
+  TORCH_CHECK(rows >= 0, "n must be greater or equal to 0, got ", rows);
+  TORCH_CHECK(columns >= 0, "m must be greater or equal to 0, got ", columns);
   out.resize_({rows, columns});
   out.zero_().diagonal().fill_(1);
   return out;
