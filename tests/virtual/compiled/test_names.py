@@ -11,7 +11,13 @@ pytest.importorskip("triton")
 
 @pytest.mark.parametrize(
     "looked_up",
-    [names.triton_names, names.interpreter_names, names.inductor_names, names.dynamo_names],
+    [
+        names.triton_names,
+        names.interpreter_names,
+        names.inductor_names,
+        names.dynamo_names,
+        names.ahead_names,
+    ],
 )
 def test_this_version_has_each_name(looked_up: Any) -> None:
     assert vars(looked_up())

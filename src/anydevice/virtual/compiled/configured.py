@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from anydevice.virtual.compiled.starting import collecting_seldom
+
 _inside = threading.local()
 
 
@@ -19,7 +21,8 @@ def configured(compile_fx: Callable[..., Any], changes: dict[str, Any], **more: 
         _inside.on = True
         try:
             patches = {**given, **changes}
-            return compile_fx(model, inputs, *rest, config_patches=patches, **more, **options)
+            with collecting_seldom():
+                return compile_fx(model, inputs, *rest, config_patches=patches, **more, **options)
         finally:
             _inside.on = False
 

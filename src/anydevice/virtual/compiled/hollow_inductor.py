@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-from anydevice.virtual.compiled import density, graph_trees, starting
+from anydevice.virtual.compiled import ahead, density, graph_trees, starting
 from anydevice.virtual.compiled.configured import configured
 from anydevice.virtual.compiled.launches import (
     COMPILED,
@@ -53,6 +53,7 @@ def attributes() -> Iterator[tuple[Any, str, Any]]:
     yield names.Folder, "__init__", _on_host(names.Folder.__init__)
     yield names.Folder, "_deduce_value", _on_host(names.deduced)
     yield from starting.keys(names)
+    yield from ahead.attributes()
 
 
 def empty_strided(size: Any, stride: Any, dtype: torch.dtype) -> Tensor:

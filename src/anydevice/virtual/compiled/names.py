@@ -71,6 +71,11 @@ INDUCTOR = {
     "decompositions": "torch._inductor.decomposition:decompositions",
     "modes": "torch._inductor:list_mode_options",
 }
+# AOTAutograd: where it compiles the graphs of the forward and of the backward pass.
+AHEAD = {
+    "stages": "torch._functorch._aot_autograd.graph_compile:",
+    "compile_both": "torch._functorch._aot_autograd.graph_compile:aot_stage2_autograd",
+}
 # Dynamo: what it says of graph breaks and of guards that fail.
 DYNAMO = {
     "counters": "torch._dynamo.utils:counters",
@@ -131,6 +136,12 @@ def inductor_names() -> Any:
     """Inductor's."""
     with starting.importing():
         return _looked_up(INDUCTOR)
+
+
+@cache
+def ahead_names() -> Any:
+    """AOTAutograd's."""
+    return _looked_up(AHEAD)
 
 
 @cache

@@ -120,6 +120,9 @@ ANYDEVICE_API const char* anydevice_left_out() {
 
 ANYDEVICE_API int anydevice_forked() { return machine.forked; }
 
+// For a forked child that only compiles: it asks for the GPUs' properties and touches no memory.
+ANYDEVICE_API void anydevice_keep_gpus() { machine.forked = false; }
+
 ANYDEVICE_API int anydevice_device_count() { return machine.gpus; }
 
 ANYDEVICE_API int anydevice_current_device() { return anydevice::current_device(); }
