@@ -62,7 +62,7 @@ def hangs(parent: int) -> None:
     time.sleep(600)
 
 
-@pytest.mark.parametrize("child", [fails, hangs])
+@pytest.mark.parametrize("child", [fails, pytest.param(hangs, marks=pytest.mark.long)])
 def test_without_the_child_the_answer_is_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, child: Callable[[int], None]
 ) -> None:
