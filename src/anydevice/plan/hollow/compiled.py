@@ -59,8 +59,8 @@ AUTOTUNED = (
     "heuristics, since nothing can be timed here; on a card the quickest of several is taken."
 )
 CUDA_GRAPHS = (
-    "torch.compile with CUDA graphs: their launches are in the time, and the private pool that "
-    "they share, whose blocks other code cannot use, is in the memory."
+    "torch.compile with CUDA graphs: their launches are in the time. The private pool that they "
+    "share is in the memory, with one cuBLAS workspace for all of them; other code cannot use it."
 )
 EAGER_FLEX = (
     "flex_attention: predicted for its fused kernel; without torch.compile it holds all scores at "
