@@ -1,6 +1,7 @@
 """A network made on the host draws no weights that nobody looks at; what is looked at is right."""
 
 import copy
+import os
 import threading
 from collections.abc import Callable
 
@@ -8,9 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from anydevice import system
 from anydevice.plan.hollow import unfilled
 from anydevice.plan.hollow.isolated import isolated
 from anydevice.plan.hollow.run import hollow_run
+from anydevice.virtual.compiled import ahead
 
 SIZE = 2 * unfilled.LEAST + 3  # so that normal_() draws its last numbers again
 Made = list[Tensor]
@@ -44,6 +47,12 @@ def in_another_thread(tensors: Made) -> list[float]:
     return sums
 
 
+def how_many() -> int:
+    """Tensors that are left as they are."""
+    known = unfilled._before_forks[-1]._left.values()
+    return sum(not each.storage.expired() for each in known)
+
+
 def planned(look: Callable[[Made], list[float]]) -> tuple[list[float], list[float], int]:
     """What a planned program reads, its next random numbers, and how many tensors were left."""
     read: list[list[float]] = []
@@ -51,8 +60,7 @@ def planned(look: Callable[[Made], list[float]]) -> tuple[list[float], list[floa
 
     def program() -> None:
         tensors = made()
-        known = unfilled._before_forks[-1]._left.values()
-        left.append(sum(not each.storage.expired() for each in known))
+        left.append(how_many())
         read.append(torch.rand(5).tolist())
         read.append(look(tensors))
         network = nn.Linear(256, 256).to("cuda")
@@ -70,3 +78,44 @@ def test_what_a_program_reads_is_what_it_would_be(look: Callable[[Made], list[fl
     later, read, left = isolated(lambda: planned(look))
     assert left == len(expected), "they were drawn at once"
     assert (later, read) == (numbers, look(expected))
+
+
+class Monitor(threading.Thread):
+    """As the thread that a progress bar starts."""
+
+    __module__ = "tqdm._monitor"
+
+
+def a_progress_bar() -> None:
+    monitor = Monitor()
+    monitor.start()
+    monitor.join()
+
+
+def a_compiler() -> None:
+    if not (child := ahead.fork()):
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
+def a_worker() -> None:
+    if not (child := system.fork()):
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
+@pytest.mark.skipif(not system.LINUX, reason="no process is forked there")
+@pytest.mark.parametrize(
+    ("happens", "all_left"),
+    [(a_progress_bar, True), (a_compiler, True), (a_worker, False)],
+)
+def test_only_what_could_look_has_the_numbers_drawn(
+    happens: Callable[[], None], all_left: bool
+) -> None:
+    def look(tensors: Made) -> list[float]:
+        happens()
+        return [how_many(), *by_an_op(tensors)]
+
+    expected = made()
+    _, read, left = isolated(lambda: planned(look))
+    assert read == [left if all_left else 0, *by_an_op(expected)]

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from anydevice.plan.time.overloads import Overload
 from anydevice.virtual import core
+from anydevice.virtual.compiled import ahead
 
 # Note [Numbers that nobody looks at]
 # A program that makes its network on the host draws a random number for each weight, and moves the
@@ -28,8 +29,9 @@ from anydevice.virtual import core
 #
 # Most tensors are freed once they have been copied to the GPU. Where anything else could look at
 # one, the list is done first, each with the generator's state of its time: so what is read is what
-# it would be. That is every op but views and copies to a GPU, in any thread that begins and any
-# process that is forked, and what reads memory without an op (READS).
+# it would be. That is every op but views and copies to a GPU, and what reads memory without an op
+# (READS); a thread that begins and a process that is forked could look at all of them, except for
+# a progress bar's thread and a compiler's process.
 
 LEAST = 1 << 14  # elements, from which on a tensor is left as it is
 DRAWS = ("uniform_", "normal_")
@@ -42,6 +44,7 @@ READS = (
     *("numpy", "__array__", "tolist", "data_ptr", "storage", "__dlpack__", "__reduce_ex__"),
     *("share_memory_", "_typed_storage", "apply_", "map_"),
 )
+PROGRESS_BAR = "tqdm._monitor"  # which any loop with tqdm starts
 StorageWeakRef: Any = reductions.StorageWeakRef
 Change = Callable[[Tensor], object]  # of a tensor that has the bytes of the whole storage
 
@@ -166,7 +169,8 @@ class Unfilled:
         start = threading.Thread.start
 
         def started(thread: threading.Thread) -> None:
-            self.fill_all()
+            if type(thread).__module__ != PROGRESS_BAR:
+                self.fill_all()
             start(thread)
 
         with ExitStack() as stack:
@@ -183,8 +187,9 @@ _before_forks: list[Unfilled] = []
 
 
 def _fill_before_fork() -> None:
-    for each in _before_forks:
-        each.fill_all()
+    if not ahead.forks():
+        for each in _before_forks:
+            each.fill_all()
 
 
 os.register_at_fork(before=_fill_before_fork)

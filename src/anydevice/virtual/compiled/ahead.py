@@ -8,6 +8,7 @@ import logging
 import os
 import select
 import signal
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -82,7 +83,7 @@ class Ahead:
             parent = os.getpid()
             if not _is_worth(module):
                 return compile(module, inputs)
-            if pid := system.fork():
+            if pid := fork():
                 self._child = _Child(pid)
                 return compile(module, inputs)
             self.is_child = True
@@ -104,6 +105,27 @@ class Ahead:
             return compile(module, inputs)
 
         return compiled
+
+
+class _Forking(threading.local):
+    only_compiles = False
+
+
+_forking = _Forking()
+
+
+def fork() -> int:
+    """As os.fork(), for a child that looks at no tensor of the program."""
+    _forking.only_compiles = True
+    try:
+        return system.fork()
+    finally:
+        _forking.only_compiles = False
+
+
+def forks() -> bool:
+    """Whether this thread is in `fork`: for what os.register_at_fork() calls."""
+    return _forking.only_compiles
 
 
 class _Child:
