@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
 from anydevice import system
 from anydevice.plan.hollow import compilations
@@ -38,7 +37,6 @@ def forking(monkeypatch: pytest.MonkeyPatch) -> None:
     if not [*ahead.attributes()]:
         pytest.skip("this torch compiles both graphs in one process")
     monkeypatch.delenv("ANYDEVICE_COMPILE", raising=False)
-    monkeypatch.setattr(torch.backends, "__allow_nonbracketed_mutation_flag", True)
     monkeypatch.setattr(ahead, "WORTH", 0)
     monkeypatch.setattr(ahead, "_has_cores", lambda: True)
 
