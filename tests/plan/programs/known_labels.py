@@ -18,6 +18,10 @@ for _ in range(4):
     loss = net(flat).sum() + off_diagonal.sum() + net(x[0])[labels == 1].sum()
     if (labels == 1).sum() != 3:
         raise ValueError("three labels are 1")
+    if [int(each) for each in lengths] != [3, 5, 2, 6] or not all(labels == labels.clone()):
+        raise ValueError("each of them is known")
+    for few in lengths.split(3):
+        assert few.sum() in (10, 6)
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()

@@ -38,6 +38,7 @@ OF_UNIFORM = {
     *(aten.bitwise_or, aten.logical_and, aten.logical_or, aten._is_all_true, aten._is_any_true),
     *(aten.view, aten.reshape, aten.expand, aten.detach, aten.alias, aten._to_copy),
 }
+PIECES = {aten.unbind, aten.split, aten.split_with_sizes}
 UNSET = {aten.empty, aten.empty_like, aten.new_empty, aten.empty_strided, aten.new_empty_strided}
 RANDOM = torch.Tag.nondeterministic_seeded
 WHOLE = frozenset((torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64))
@@ -108,6 +109,8 @@ class KnownValues:
         if op.name.endswith("_ex") and isinstance(result, tuple) and result[-1].is_cuda:
             info = result[-1]  # where a factorisation of linalg failed: nowhere
             self._keep(info, info.new_zeros((1,) * info.dim(), device="cpu"), uniform=True)
+        if op.packet in PIECES:
+            self._learn_pieces(op.op, args, kwargs, result)
         if not isinstance(result, Tensor) or result.dtype not in WHOLE:
             return
         if op.packet is aten.any:
@@ -153,6 +156,15 @@ class KnownValues:
             return
         elif all(self.of(tensor) is not None for tensor in inputs):
             self._compute(op, args, kwargs, result)
+
+    def _learn_pieces(
+        self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], pieces: Iterable[Tensor]
+    ) -> None:
+        whole = args[0]
+        uniform = whole in self._values and self._values[whole][1]
+        if whole.is_cuda and not uniform and (values := self.of(whole)) is not None:
+            for piece, part in zip(pieces, op(values, *args[1:], **kwargs), strict=True):
+                self._keep(piece, part)
 
     def _compute(
         self, op: Any, args: Any, kwargs: Any, result: Tensor, *, uniform: bool = False
