@@ -1,5 +1,6 @@
 """Backends other than Inductor: a program's own is called as on a card; PyTorch's run op by op."""
 
+import numpy as np
 import pytest
 
 from tests.virtual.own_process import run
@@ -47,3 +48,47 @@ def test_a_backend_of_the_programs_own_is_called_and_those_of_pytorch_run(chosen
     assert calls == ["called"] * 2
     assert seen["mine"][:2] == [True, False]
     assert seen["own"] == seen["default"] == seen["mine"]
+
+
+CALLING_INDUCTOR = """
+from torch._dynamo.backends.common import aot_autograd
+from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+from torch._inductor.decomposition import select_decomp_table
+from torch.fx.experimental.proxy_tensor import make_fx
+
+def by_itself(module, inputs):
+    return compile_fx(module, inputs)
+
+def graph_by_graph(module, inputs):
+    def inner(graph, given, **options):
+        seen.append(len(given))
+        return compile_fx_inner(graph, given, **options)
+    return compile_fx(module, inputs, inner, decompositions=select_decomp_table())
+
+def gradients(backend):
+    x = torch.linspace(-1, 1, 12, device="cuda").view(3, 4).requires_grad_()
+    called = torch.compile(square, backend=backend) if backend else square
+    called(x).sum().backward()
+    return x.grad.tolist()
+
+def square(x):
+    return (x @ x.t()).sin().exp()
+
+seen = []
+graphs = aot_autograd(fw_compiler=compile_fx_inner, decompositions=select_decomp_table())
+answers = [gradients(each) for each in (None, by_itself, graph_by_graph, graphs)]
+made = make_fx(lambda x: (x.sin(),))(torch.ones(2, device="cuda"))
+[sines] = compile_fx_inner(made, [torch.ones(2, device="cuda")])((torch.zeros(2, device="cuda"),))
+print(json.dumps([answers, seen, sines.tolist()]))
+"""
+
+
+@pytest.mark.long
+def test_a_backend_of_the_programs_own_may_call_inductor() -> None:
+    [expected, *compiled], seen, sines = run(
+        "virtual.enable()" + CALLING_INDUCTOR, ANYDEVICE_COMPILE=""
+    )
+    assert len(seen) == 2  # forward and backward
+    assert sines == [0, 0]  # called with a tuple
+    for gradient in compiled:
+        np.testing.assert_allclose(gradient, expected, rtol=1e-5)

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from anydevice.virtual.compiled import ahead, density, graph_trees, starting
-from anydevice.virtual.compiled.configured import configured
+from anydevice.virtual.compiled.configured import configured, with_changes
 from anydevice.virtual.compiled.launches import (
     COMPILED,
     GRAPH,
@@ -48,7 +48,9 @@ def attributes() -> Iterator[tuple[Any, str, Any]]:
     yield names.AsyncCompile, "triton", _kernel
     yield names.guards, "_empty_strided_cuda", empty_strided
     yield names.CompiledGraph, "__call__", _entering(names.CompiledGraph.__call__)
-    yield names.compiling, "compile_fx", configured(names.compile_fx, configuration())
+    changes = configuration()
+    yield names.compiling, "compile_fx", configured(names.compile_fx, changes)
+    yield names.compiling, "_compile_fx_inner", with_changes(names.compile_inner, changes)
     yield from graph_trees.attributes(_replayed)
     yield names.Folder, "__init__", _on_host(names.Folder.__init__)
     yield names.Folder, "_deduce_value", _on_host(names.deduced)

@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from anydevice.notices import say_once
 from anydevice.virtual.compiled import graph_trees
-from anydevice.virtual.compiled.configured import configured
+from anydevice.virtual.compiled.configured import configured, with_changes
 from anydevice.virtual.compiled.names import configuration, inductor_names
 
 # Note [A compiled program on a GPU that computes]
@@ -49,10 +49,9 @@ def attributes() -> Iterator[tuple[Any, str, Any]]:
     names = inductor_names()
     changes = configuration(with_values=True)
     yield names.guards, "_empty_strided_cpu", _allocating(names.guards._empty_strided_cpu)
-    compile_fx = configured(
-        names.compile_fx, changes, inner_compile=_inner, decompositions=_written_otherwise()
-    )
+    compile_fx = configured(names.compile_fx, changes, _written_otherwise)
     yield names.compiling, "compile_fx", _uncached(compile_fx)
+    yield names.compiling, "_compile_fx_inner", with_changes(_inner, changes)
     yield from graph_trees.attributes(_played)
 
 
@@ -114,11 +113,12 @@ def _has_compiler() -> bool:
 
 
 def _boxed(run: Callable[[list[Any]], Any]) -> Callable[..., Any]:
-    """As AOTAutograd calls it: with a list, which is emptied."""
+    """As AOTAutograd calls it, with a list, which is emptied; a program may give a tuple."""
 
-    def called(given: list[Any]) -> Any:
+    def called(given: Sequence[Any]) -> Any:
         own = list(given)
-        given.clear()
+        if isinstance(given, list):
+            given.clear()
         return run(own)
 
     called._boxed_call = True  # type: ignore[attr-defined]

@@ -42,7 +42,7 @@ INTERPRETER = {
 
 INDUCTOR = {
     "compile_fx": "torch._inductor.compile_fx:compile_fx",
-    "compile_inner": "torch._inductor.compile_fx:compile_fx_inner",
+    "compile_inner": "torch._inductor.compile_fx:_compile_fx_inner",
     "compiling": "torch._inductor.compile_fx:",
     "trees": "torch._inductor.cudagraph_trees:",
     "forget_trees": "torch._inductor.cudagraph_trees:reset_cudagraph_trees",

@@ -54,7 +54,7 @@ DERIVED = (
 EXTENSIONS = "torch.utils.cpp_extension"
 DYNAMO = "torch._dynamo.trace_rules"
 CONSTANTS = "torch._dynamo.variables.builder"
-AHEAD = "torch._inductor.compile_fx"
+INDUCTOR = "torch._inductor.compile_fx"
 MASKS = "torch.nn.attention.flex_attention"
 NAMES = (
     comm,
@@ -130,7 +130,7 @@ def show_attributes(gpu: Card, *, without_values: bool) -> None:
         imported.wait(module, partial(_show, _ending(module), partial(compiling.early, module)))
     imported.wait(DYNAMO, partial(_show, "dynamo", compiling.leave_out))
     imported.wait(CONSTANTS, partial(_show, "constants of Dynamo", compiling.constants))
-    imported.wait(AHEAD, partial(_show, "ahead of time", cuda_sources.ahead_of_time))
+    imported.wait(INDUCTOR, _inductor)
     imported.prepare("numba", cuda_sources.simulate_numba)
     imported.refuse("cupy", cuda_sources.no_cupy)
     if without_values:
@@ -174,6 +174,12 @@ def _show(part: str, entries: Callable[[], Entries | None]) -> None:
             replace(owner, name, value)
     except (AttributeError, ImportError) as error:
         _left_out.append(f"{part}: {error}")
+
+
+def _inductor() -> None:
+    """As for torch.compile, since a program that imports it may call it by itself."""
+    compiling.prepare()
+    _show("ahead of time", cuda_sources.ahead_of_time)
 
 
 def _kernels() -> Entries:

@@ -46,6 +46,11 @@ def attributes() -> Iterator[tuple[Any, str, Any]]:
     yield torch, "compile", compile
 
 
+def prepare() -> None:
+    """Prepares Inductor; if that cannot be, torch.compile says why when it is called."""
+    choice.why_not()
+
+
 def early(module: str) -> Iterator[tuple[Any, str, Any]]:
     """What a module of Dynamo took from torch.cuda: it may be imported before the GPUs come."""
     name, taken = EARLY[module]
