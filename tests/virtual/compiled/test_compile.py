@@ -113,6 +113,12 @@ def across(x):
     return x + 1, x.to("cuda:1") * 2
 x1, x2 = torch.compile(across, fullgraph=True)(y)
 seen = [str(x1.device), str(x2.device), x2.sum().item()]
+
+filtered = torch.compile(torch.nn.Conv2d(2, 3, 1, bias=False).cuda())
+filtered(torch.ones(1, 2, 4, 4, device="cuda")).sum().backward()
+torch.cuda.set_sync_debug_mode("error")  # what PyTorch's op allocated on the host is no transfer
+filtered(torch.ones(1, 2, 4, 4, device="cuda")).sum().backward()
+torch.cuda.set_sync_debug_mode("default")
 print(json.dumps([eager, whole, broken, compiled, most, x.tolist(), turned.shape,
                   [str(each.device) for each in (view, turned, total)], total.item(), seen]))
 """,

@@ -242,19 +242,34 @@ def _run(
         hosts = tree_map(lambda each: to_host(each) if _is_cuda(each) else each, given)
         given.clear()
         results = compiled(hosts)
-        return [_placed(each, there) for each, there in zip(results, cuda, strict=True)]
+        made: dict[int, Tensor] = {}
+        return [_placed(each, there, made) for each, there in zip(results, cuda, strict=True)]
 
 
-def _placed(result: Any, on_card: bool) -> Any:
-    """A result where the program expects it: on the current GPU, or the host."""
+def _placed(result: Any, on_card: bool, made: dict[int, Tensor]) -> Any:
+    """A result where the program expects it: on the current GPU, or the host.
+
+    `made` has the copies of what ops of PyTorch allocated on the host, by address.
+    """
     if not isinstance(result, Tensor):
         return result
-    owner = _owners.get(result.untyped_storage().data_ptr())
+    address = result.untyped_storage().data_ptr()
+    owner = _owners.get(address)
     if not on_card:
         return result if owner is None else result.clone()
     if owner is None:
-        return result.to("cuda")
+        if address not in made:
+            made[address] = _copied(result)
+        owner = made[address]
     return _as_viewed(owner, result)
+
+
+def _copied(result: Tensor) -> Tensor:
+    """Its bytes on the GPU; a card's op would have left them there, so this is no transfer."""
+    bytes_ = torch.empty(0, dtype=torch.uint8).set_(result.untyped_storage())
+    owner = torch.empty(bytes_.shape, dtype=torch.uint8, device="cuda")
+    to_host(owner).copy_(bytes_)
+    return owner
 
 
 def _as_viewed(owner: Tensor, like: Tensor) -> Tensor:
