@@ -65,6 +65,16 @@ def test_what_the_card_has_no_room_for_fails_as_there(kernels: Any, launches: li
     assert not launches
 
 
+def test_what_a_card_refuses_to_launch(kernels: Any, launches: list[Launch]) -> None:
+    x, host = torch.empty(8, device="cuda"), torch.empty(8)
+    with pytest.raises(ValueError, match=r"Pointer argument \(at 1\) cannot be accessed"):
+        kernels.add_kernel[(1,)](x, host, x, 8, BLOCK=8)
+    with pytest.raises(RuntimeError, match="invalid argument"):
+        kernels.add_kernel[(1, 65536)](x, x, x, 8, BLOCK=8)
+    kernels.add_kernel[(0,)](x, x, x, 8, BLOCK=8)
+    assert not launches
+
+
 LOOP = """
 tt.func public @kernel(%q: !tt.ptr<f16> loc("q"(#loc)), %n: i32 loc("n"(#loc))) {
   %c0 = arith.constant 0 : i32 loc(#loc1)

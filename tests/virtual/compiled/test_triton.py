@@ -136,7 +136,42 @@ def test_an_access_outside_of_the_tensors_names_the_kernels_line(kernels: Any) -
 def test_an_error_in_a_kernel_names_its_line(kernels: Any) -> None:
     x = torch.ones(48, device="cuda")
     with pytest.raises(KernelError, match=r"add_kernel at kernels.py:\d+, in program \(0, 0, 0\)"):
-        kernels.add_kernel[(1,)](x, x, x, 48, BLOCK=48)  # no power of two
+        kernels.add_kernel[(1,)](x, x, object(), 48, BLOCK=64)
+
+
+def test_what_the_compiler_refuses_is_its_own_error(kernels: Any) -> None:
+    x = torch.ones(48, device="cuda")
+    with pytest.raises(triton.CompilationError, match="arange's range must be") as refused:
+        kernels.add_kernel[(1,)](x, x, x, 48, BLOCK=48)
+    assert "add_kernel at kernels.py:" in refused.value.__notes__[0]
+
+
+def test_a_launch_gives_back_the_kernel_as_compiled_for_the_card(kernels: Any) -> None:
+    x = torch.ones(128, device="cuda")
+    kernel = kernels.add_kernel[(1,)](x, x, x, 128, BLOCK=128, num_warps=8)
+    assert 1 <= kernel.n_regs <= 255
+    assert kernel.metadata.num_warps == 8
+    assert ".visible .entry add_kernel" in kernel.asm["ptx"]
+
+
+def test_what_a_card_refuses_to_launch(kernels: Any) -> None:
+    x = torch.ones(8, device="cuda")
+    with pytest.raises(KeyError, match="Keyword argument DEPTH was specified but unrecognised"):
+        kernels.add_kernel[(1,)](x, x, x, 8, BLOCK=8, DEPTH=2)
+    with pytest.raises(RuntimeError, match="invalid argument"):
+        kernels.add_kernel[(1, 65536)](x, x, x, 8, BLOCK=8)
+    with pytest.raises(RuntimeError, match="outside of the scope of a kernel"):
+        kernels.add_kernel(x, x, x, 8, 8)
+
+
+def test_the_hook_of_a_configuration_sees_the_arguments_alone(kernels: Any) -> None:
+    seen: list[set[str]] = []
+    hooked = triton.Config({"BLOCK": 32}, pre_hook=lambda given: seen.append(set(given)))
+    tuned = triton.autotune([hooked, triton.Config({"BLOCK": 64})], key=["n"])(kernels.add_kernel)
+    x = torch.ones(32, device="cuda")
+    tuned[(1,)](x, x, torch.empty_like(x), 32)
+    assert {"x", "y", "out", "n", "BLOCK"} <= seen[0]
+    assert not [name for each in seen for name in each if name.startswith("_")]
 
 
 def test_programs_that_overwrite_each_other_are_reported(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from struct import unpack_from
 from typing import Any
 
@@ -12,6 +12,7 @@ from anydevice.virtual.compiled.names import triton_names
 
 WARP = 32
 REGISTERS, MOST_THREADS = 65536, 1024
+MOST_PROGRAMS = 2**31 - 1, 65535, 65535  # of a grid
 REGISTER_COUNT, WITH_LENGTH = 0x2F, 4  # EIATTR_REGCOUNT, EIFMT_SVAL
 
 
@@ -69,6 +70,17 @@ def _registers_in(attributes: bytes) -> int:
             return int(unpack_from("<I", attributes, place + 8)[0])
         place += 4 + (value if form == WITH_LENGTH else 0)
     return 0
+
+
+def check_launch(grid: tuple[int, ...], arguments: Iterable[Any]) -> None:
+    """What CUDA refuses to launch: a tensor of the host, too many programs."""
+    for at, each in enumerate(arguments):
+        if isinstance(each, torch.Tensor) and not each.is_cuda and not each.is_pinned():
+            raise ValueError(
+                f"Pointer argument (at {at}) cannot be accessed from Triton (cpu tensor?)"
+            )
+    if any(size > most for size, most in zip(grid, MOST_PROGRAMS, strict=False)):
+        raise RuntimeError("Triton Error [CUDA]: invalid argument")
 
 
 class Driver:

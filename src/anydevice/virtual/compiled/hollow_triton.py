@@ -16,6 +16,9 @@ KINDS = {"f16": "float16", "bf16": "bfloat16", "f32": "tf32", "f64": "float64", 
 
 def launch(kernel: Any, grid: tuple[int, int, int], given: Any) -> None:
     """Reports a launch with its bytes, its products and what it takes of a multiprocessor."""
+    driver.check_launch(grid, given)
+    if 0 in grid:
+        return
     source = kernel.src
     constant = {name for name, kind in source.signature.items() if kind == "constexpr"}
     named = dict(zip(source.fn.arg_names, given, strict=False))

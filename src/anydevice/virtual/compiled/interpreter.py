@@ -7,7 +7,11 @@ import inspect
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
+from functools import cache
 from itertools import takewhile
+from math import prod
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -16,7 +20,8 @@ import torch
 
 from anydevice.frames import line_text
 from anydevice.notices import say_once
-from anydevice.virtual.compiled import libdevice, numbers
+from anydevice.virtual.compiled import card_functions, driver, libdevice, numbers, ptx
+from anydevice.virtual.compiled.along_an_axis import combined_by_slices
 from anydevice.virtual.compiled.names import interpreter_names, triton_names
 from anydevice.virtual.compiled.reach import OutOfBoundsError, Reach
 
@@ -38,14 +43,18 @@ def launch(kernel: Any, arguments: tuple[Any, ...], named: dict[str, Any], grid:
     """Computes a kernel for each program of the grid."""
     say_once(SLOW)
     numbers.prepare()
+    ptx.prepare()
     bound = _bound(kernel, arguments, named)
-    sizes = tuple(grid(bound) if callable(grid) else grid)
+    sizes = tuple(grid(bound) if callable(grid) else grid)[:3]
     sizes += (1,) * (3 - len(sizes))
+    driver.check_launch(sizes, bound.values())
     reach = Reach(
         dict(_tensors(bound)),
         tables=any(isinstance(each, int) and each >= 2**32 for each in bound.values()),
+        several=prod(sizes) > 1,
     )
-    with _language(reach), np.errstate(all="ignore"):
+    options = _options(kernel, named)
+    with _language(reach, options), combined_by_slices(), np.errstate(all="ignore"):
         constant = {p.name for p in kernel.params if p.is_constexpr}
         given = {name: _given(each, name in constant) for name, each in bound.items()}
         _run_all(kernel, given, tuple(map(int, sizes)), reach)
@@ -58,21 +67,37 @@ def launch(kernel: Any, arguments: tuple[Any, ...], named: dict[str, Any], grid:
 
 def called(kernel: Any, *arguments: Any, **named: Any) -> Any:
     """A function that a running kernel calls."""
+    if not isinstance(interpreter_names().module._interpreter, Reach):
+        raise RuntimeError("Cannot call @triton.jit'd outside of the scope of a kernel")
     return _as_python(kernel)(*arguments, **named)
 
 
 def _bound(kernel: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
     """The arguments by name; what else was given are options of the compiler."""
+    known = kernel.signature.parameters.keys() | _known_options()
+    for name in named.keys() - known:
+        raise KeyError(f"Keyword argument {name} was specified but unrecognised")
     own = {name: each for name, each in named.items() if name in kernel.signature.parameters}
     bound = kernel.signature.bind(*arguments, **own)
     bound.apply_defaults()
-    for name, each in bound.arguments.items():
-        if isinstance(each, torch.Tensor) and not each.is_cuda and not each.is_pinned():
-            at = kernel.arg_names.index(name)
-            raise ValueError(
-                f"Pointer argument (at {at}) cannot be accessed from Triton (cpu tensor?)"
-            )
     return dict(bound.arguments)
+
+
+@cache
+def _known_options() -> frozenset[str]:
+    return frozenset(each.name for each in fields(triton_names().Options))
+
+
+def _options(kernel: Any, named: dict[str, Any]) -> Any:
+    """What of the compiler's options changes what a kernel computes: asserts, and its threads."""
+    import triton
+
+    plain = interpreter_names().module.InterpreterOptions()
+    debug = bool(named.get("debug", kernel.debug) or triton.knobs.runtime.debug)
+    checks = debug and bool(named.get("sanitize_overflow", True))
+    usual = {each.name: getattr(plain, each.name) for each in fields(plain)}
+    own = {"debug": debug, "sanitize_overflow": checks, "num_warps": named.get("num_warps", 4)}
+    return SimpleNamespace(**(usual | own))
 
 
 def _run_all(kernel: Any, given: dict[str, Any], grid: tuple[int, ...], reach: Reach) -> None:
@@ -138,7 +163,7 @@ def _tensors_in(name: str, each: Any) -> Iterator[tuple[str, torch.Tensor]]:
 def _given(each: Any, constant: bool) -> Any:
     """An argument as the interpreter has it: numbers are of the types that a card would get."""
     if constant or each is None:
-        return each
+        return next((home.computed(each.__name__) for home, own in PLACES if own(each)), each)
     names, tl = interpreter_names(), libdevice.import_language()
     if isinstance(each, bool):
         return tl.tensor(names.Handle(np.array([each]), tl.int1), tl.int1)
@@ -155,7 +180,7 @@ def _given(each: Any, constant: bool) -> Any:
 
 
 @contextmanager
-def _language(reach: Reach) -> Iterator[None]:
+def _language(reach: Reach, options: Any) -> Iterator[None]:
     """Inside the block triton.language computes; nested launches see their own tensors."""
     import triton.language as tl
 
@@ -173,6 +198,7 @@ def _language(reach: Reach) -> Iterator[None]:
             setattr(tl.tensor, name, _as_method(each))
         with (
             patch.object(names.module, "_interpreter", reach),
+            patch.object(names.builder, "options", options),
             patch.object(tl.tensor, "__index__", _index),
         ):
             yield
@@ -227,18 +253,37 @@ class _Rewriter(ast.NodeTransformer):
         return self._replaced(node, self.scope.get(node.id))
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        self.generic_visit(node)
-        base = node.value
-        owner = self.scope.get(base.id) if isinstance(base, ast.Name) else None
-        module = getattr(owner, "__name__", "") in libdevice.MODULES
-        return self._replaced(node, getattr(owner, node.attr, None) if module else None)
+        value = self._named(node)
+        replaced = self._replaced(node, value)
+        if replaced is node:
+            self.generic_visit(node)
+        return replaced
+
+    def _named(self, node: ast.expr) -> Any:
+        """What `tl.extra.cuda.smid` names: a global, or something in a module."""
+        if isinstance(node, ast.Name):
+            return self.scope.get(node.id)
+        if not isinstance(node, ast.Attribute):
+            return None
+        owner = self._named(node.value)
+        return getattr(owner, node.attr, None) if isinstance(owner, ModuleType) else None
 
     def _replaced(self, node: Any, value: Any) -> ast.AST:
-        if not isinstance(node.ctx, ast.Load) or not libdevice.is_libdevice(value):
+        if not isinstance(node.ctx, ast.Load):
             return node  # type: ignore[no-any-return]
-        name = f"_libdevice_{value.__name__}"
-        self.names[name] = libdevice.computed(value.__name__)
-        return ast.copy_location(ast.Name(name, ast.Load()), node)
+        for home, belongs in PLACES:
+            if belongs(value):
+                name = f"_extra_{value.__name__}"
+                self.names[name] = home.computed(value.__name__)
+                return ast.copy_location(ast.Name(name, ast.Load()), node)
+        return node  # type: ignore[no-any-return]
+
+
+# What triton.language.extra has for the card: computed here by Python.
+PLACES: tuple[tuple[Any, Callable[[object], bool]], ...] = (
+    (libdevice, libdevice.is_libdevice),
+    (card_functions, card_functions.is_of_the_card),
+)
 
 
 def _counts(iterated: ast.expr) -> bool:

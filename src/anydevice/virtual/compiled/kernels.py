@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import wraps
+from functools import cached_property, wraps
 from math import inf
 from typing import Any
+from unittest.mock import patch
 
 from anydevice.notices import say_once
 from anydevice.virtual import machine
@@ -18,8 +19,10 @@ from anydevice.virtual.compiled.names import MissingNameError, triton_names
 # arguments to the driver's launcher. Only the launch needs a card: so a driver is put in place that
 # knows the virtual GPU (driver.py).
 #
-# On GPUs with values, JITFunction.run does not compile: it interprets (interpreter.py). A kernel
-# that was compiled nevertheless (`warmup`) is interpreted by the launcher.
+# On GPUs with values, JITFunction.run does not compile: it interprets (interpreter.py), and gives
+# back a kernel that is compiled once something is asked of it (`Interpreted`). A kernel that was
+# compiled nevertheless (`warmup`) is interpreted by the launcher. What fails is compiled, too: if
+# the compiler refuses the kernel, its error is the one that a card's user gets.
 #
 # On hollow GPUs it is compiled for the card, so that what it asks of a multiprocessor is known, and
 # the launcher reports it (hollow_triton.py).
@@ -41,6 +44,7 @@ def attributes() -> Iterator[tuple[Any, str, Any]]:
     yield names.JITFunction, "run", _run(names.JITFunction.run)
     yield names.JITFunction, "__call__", _called
     yield names.Autotuner, "_bench", _first_that_fits(names.bench)
+    yield names.compiler, "max_shared_mem", _most_shared  # Triton's own keeps the first card's
     yield names.Compiled, "_init_handles", _known_to_its_launcher(names.handles)
     yield names.cache, "triton_key", starting.triton_key
 
@@ -53,10 +57,49 @@ def _run(compile_and_launch: Callable[..., Any]) -> Callable[..., Any]:
             return compile_and_launch(self, *arguments, grid=grid, warmup=warmup, **named)
         for hook in self.pre_run_hooks:
             hook(*arguments, **named)
-        _interpreter().launch(self, arguments, named, grid)
-        return None
+
+        def compiled() -> Any:
+            with patch.object(self, "pre_run_hooks", []):
+                return compile_and_launch(self, *arguments, grid=grid, warmup=True, **named)
+
+        try:
+            _interpreter().launch(self, arguments, named, grid)
+        except _interpreter().KernelError as error:
+            _refused(compiled, error)
+            raise
+        return Interpreted(compiled)
 
     return run
+
+
+def _refused(compile_it: Callable[[], Any], error: Exception) -> None:
+    """Raises the compiler's own error, if it has one, with the kernel's line."""
+    try:
+        compile_it()
+    except triton_names().CompilationError as refused:
+        refused.add_note(str(error))
+        raise refused from error
+    except Exception:
+        return
+
+
+class Interpreted:
+    """What a launch gives back: its kernel as compiled for the card, once something is asked."""
+
+    def __init__(self, compile_it: Callable[[], Any]) -> None:
+        self._compile_it = compile_it
+
+    @cached_property
+    def _kernel(self) -> Any:
+        kernel = self._compile_it()
+        kernel._init_handles()
+        return kernel
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kernel, name)
+
+    def __getitem__(self, grid: Any) -> Any:
+        return self._kernel[grid]
 
 
 def _called(self: Any, *arguments: Any, **named: Any) -> Any:
@@ -76,7 +119,7 @@ def _first_that_fits(bench: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(bench)
     def first(self: Any, *arguments: Any, config: Any, **named: Any) -> Any:
         say_once(FIRST)
-        if FOUND in self.nargs:  # a dict that this call alone has
+        if vars(self).get(FOUND) is self.nargs:  # a dict that this call alone has
             return [inf] * 3
         here = machine.enabled()
         if not here or not here.hollow:
@@ -86,10 +129,14 @@ def _first_that_fits(bench: Callable[..., Any]) -> Callable[..., Any]:
             with unheard():
                 times = bench(self, *arguments, config=config, **named)
         if times[0] != inf:
-            self.nargs[FOUND] = True
+            vars(self)[FOUND] = self.nargs
         return times
 
     return first
+
+
+def _most_shared(device: int) -> int:
+    return driver.Utils().get_device_properties(device)["max_shared_mem"]
 
 
 def _known_to_its_launcher(make: Callable[..., None]) -> Callable[..., None]:
@@ -104,7 +151,7 @@ def _known_to_its_launcher(make: Callable[..., None]) -> Callable[..., None]:
     return made
 
 
-FOUND = "_anydevice_found"
+FOUND = "_anydevice_found"  # the arguments of the call whose configuration is known
 
 
 def _once(call: Callable[[], object], **_: Any) -> list[float]:

@@ -28,17 +28,26 @@ def prepare() -> None:
 
 def _methods() -> Iterator[tuple[Any, str, Any]]:
     """The builder's methods that compute."""
-    builder = interpreter_names().Builder
+    names = interpreter_names()
+    builder = names.Builder
     for name in ("binary_op", "unary_op", "ternary_op", "create_fma", "create_rsqrt"):
         yield builder, name, _in_float32(getattr(builder, name))
     yield builder, "create_dot", _dot(builder.create_dot)
+    yield builder, "create_ashr", _shifted_right
+    yield builder, "create_atomic_rmw", _atomic(builder.create_atomic_rmw)
+    yield builder, "create_minnumf", lambda self, x, y: self.binary_op(x, y, np.fmin)
+    yield builder, "create_maxnumf", lambda self, x, y: self.binary_op(x, y, np.fmax)
+    yield builder, "create_clampf", _clamped
     for name in ("cast_impl", "create_fp_to_fp"):
         yield builder, name, _cast(getattr(builder, name))
+    along = (names.Reduce, "sum"), (names.Reduce, "min_max"), (names.Scan, "cumsum")
+    for owner, name in (*along, (names.Scan, "cumprod")):
+        yield owner, name, _along_an_axis(getattr(owner, name))
     if not hasattr(builder, "get_bf16"):
         yield builder, "get_bf16", _bfloat16_number
     if not hasattr(builder, "create_dot_scaled"):  # before Triton 3.8
         yield builder, "create_dot_scaled", _scaled_dot
-        semantic = type(interpreter_names().semantic)
+        semantic = type(names.semantic)
         yield semantic, "dot_scaled", _with_constants(semantic.dot_scaled)
 
 
@@ -84,11 +93,89 @@ def _in_float32(compute: Callable[..., Any]) -> Callable[..., Any]:
     return computed
 
 
+def _along_an_axis(compute: Callable[..., Any]) -> Callable[..., Any]:
+    """A sum, a maximum: of bfloat16 in float32, rounded once; of single bits with one bit."""
+
+    def computed(self: Any, given: Any, *rest: Any, **named: Any) -> Any:
+        tl = _language()
+        if given.dtype == tl.int1 and "sum" in compute.__name__:
+            wide = compute(self, _of_kind(given, given.handle.data.astype(np.int32), tl.int32))
+            return _each(wide, lambda bits: (bits & 1).astype(bool), tl.int1)
+        if not _is_bfloat16(given.handle):
+            return compute(self, given, *rest, **named)
+        wide = compute(
+            self, _of_kind(given, widened(given.handle.data), tl.float32), *rest, **named
+        )
+        return _each(wide, rounded, tl.bfloat16)
+
+    return computed
+
+
+def _each(results: Any, change: Callable[..., Any], kind: Any) -> Any:
+    """One result or several, of which places stay integers."""
+    if isinstance(results, list | tuple):
+        return type(results)(_each(result, change, kind) for result in results)
+    if kind == _language().bfloat16 and not results.dtype.is_floating():
+        return results
+    return _of_kind(results, change(results.handle.data), kind)
+
+
+def _of_kind(tensor: Any, data: Any, kind: Any) -> Any:
+    """A tensor of the same shape with these numbers."""
+    tl = _language()
+    shaped = tl.block_type(kind, list(tensor.shape)) if tensor.type.is_block() else kind
+    return tl.tensor(interpreter_names().Handle(data, kind), shaped)
+
+
 def _dot(compute: Callable[..., Any]) -> Callable[..., Any]:
     def dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
         return compute(self, _wide(a), _wide(b), *rest)
 
     return dot
+
+
+def _clamped(self: Any, x: Any, low: Any, high: Any, nans: Any) -> Any:
+    """A NaN becomes the lower limit, if the kernel does not ask for NaNs."""
+    stays = nans == _language().PropagateNan.ALL
+    most, least = (np.maximum, np.minimum) if stays else (np.fmax, np.fmin)
+    return self.ternary_op(x, low, high, lambda x, low, high: least(most(x, low), high))
+
+
+def _shifted_right(self: Any, number: Any, by: Any) -> Any:
+    """With its sign. Triton's own changes the types of its operands."""
+    signed = np.dtype(f"i{number.data.itemsize}")
+    return interpreter_names().Handle(
+        np.right_shift(number.data.view(signed), by.data.astype(signed)).view(number.data.dtype),
+        number.dtype.scalar,
+    )
+
+
+def _atomic(change: Callable[..., Any]) -> Callable[..., Any]:
+    """On bfloat16 one element after the other, for which the interpreter has no code."""
+
+    def atomic(self: Any, op: Any, pointers: Any, values: Any, mask: Any, *order: Any) -> Any:
+        if not _is_bfloat16(values):
+            return change(self, op, pointers, values, mask, *order)
+        names = interpreter_names()
+        memory, before = names.module._interpreter, np.zeros_like(values.data)
+        for at in zip(*np.nonzero(np.broadcast_to(mask.data, values.data.shape)), strict=True):
+            place, here = pointers.data[at].reshape(1), np.ones(1, bool)
+            with memory.atomically():
+                old = memory.load(place, here, np.zeros(1, np.uint16), np.dtype(np.uint16))
+                new = COMBINED[op.name](widened(old), widened(values.data[at].reshape(1)))
+                memory.store(place, rounded(new), here)
+            before[at] = old[0]
+        return names.Handle(before, values.dtype.scalar)
+
+    return atomic
+
+
+COMBINED: dict[str, Callable[..., Any]] = {
+    "FADD": np.add,
+    "XCHG": lambda old, new: new,
+    "MAX": np.fmax,
+    "MIN": np.fmin,
+}
 
 
 def _cast(convert: Callable[..., Any]) -> Callable[..., Any]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
@@ -55,6 +57,7 @@ class Reach:
 
     tensors: dict[str, torch.Tensor]
     tables: bool = False  # whether an argument may be an address
+    several: bool = True  # whether the launch has more than one program
     program: int = 0  # the running one's number, from 1
     conflict: tuple[str, str] = ("", "")  # the first: the argument, and where the kernel stores
     _atomic: bool = False
@@ -83,9 +86,15 @@ class Reach:
     def store(self, addresses: Any, values: Any, mask: Any) -> Any:
         """Stores where the mask is true."""
         given = self._within("stores", addresses, mask, values.dtype.itemsize)
-        if given and not self._atomic and not self.conflict[0]:
+        if given and self.several and not self._atomic and not self.conflict[0]:
             self._note(given, addresses, values, mask)
         return self._native.store(addresses, values, mask)
+
+    @contextmanager
+    def atomically(self) -> Iterator[None]:
+        """Inside the block loads and stores are parts of an atomic operation."""
+        self._atomic = True
+        yield
 
     def atomic_rmw(self, op: Any, addresses: Any, values: Any, mask: Any, order: Any) -> Any:
         """An atomic operation where the mask is true."""
