@@ -140,8 +140,20 @@ def interpreter_names() -> Any:
 @cache
 def inductor_names() -> Any:
     """Inductor's."""
-    with starting.importing():
-        return _looked_up(INDUCTOR)
+    _being_looked_up.append("Inductor")
+    try:
+        with starting.importing():
+            return _looked_up(INDUCTOR)
+    finally:
+        _being_looked_up.pop()
+
+
+_being_looked_up: list[str] = []
+
+
+def imports_inductor() -> bool:
+    """Whether Inductor is imported for its names just now, and not by the program."""
+    return bool(_being_looked_up)
 
 
 @cache

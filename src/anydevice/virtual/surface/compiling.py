@@ -9,6 +9,7 @@ import torch
 
 from anydevice.notices import say_once
 from anydevice.virtual.compiled import choice
+from anydevice.virtual.compiled.names import imports_inductor
 
 EARLY = {  # a module of Dynamo, its class, and the names of torch.cuda that the class keeps
     "torch._dynamo.device_interface": (
@@ -47,8 +48,9 @@ def attributes() -> Iterator[tuple[Any, str, Any]]:
 
 
 def prepare() -> None:
-    """Prepares Inductor; if that cannot be, torch.compile says why when it is called."""
-    choice.why_not()
+    """Prepares Inductor, which the program imports; torch.compile says why if that cannot be."""
+    if not imports_inductor():
+        choice.why_not()
 
 
 def early(module: str) -> Iterator[tuple[Any, str, Any]]:
