@@ -38,7 +38,7 @@ def forking(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.skip("this torch compiles both graphs in one process")
     monkeypatch.delenv("ANYDEVICE_COMPILE", raising=False)
     monkeypatch.setattr(ahead, "WORTH", 0)
-    monkeypatch.setattr(ahead, "_has_cores", lambda: True)
+    monkeypatch.setattr(ahead.system, "usable_cores", lambda: 2)
 
 
 def planned(folder: Path, patched: pytest.MonkeyPatch, found: int) -> HollowRun:

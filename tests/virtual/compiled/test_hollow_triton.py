@@ -36,6 +36,7 @@ def launches() -> Iterator[list[Launch]]:
 def test_an_autotuned_product_is_one_launch_with_its_flops(
     kernels: Any, launches: list[Launch]
 ) -> None:
+    before = torch.cuda.memory_allocated()
     a, b = torch.empty(400, 700, device="cuda").half(), torch.empty(700, 512, device="cuda").half()
     kernels.matmul(a, b)
     (product,) = launches
@@ -48,6 +49,8 @@ def test_an_autotuned_product_is_one_launch_with_its_flops(
     compiled = kernels.matmul_kernel.fn.fn
     (kernel,) = (each for cache in compiled.device_caches.values() for each in cache[0].values())
     assert 16 <= kernel.n_regs <= 255
+    del a, b, product, launches[:]
+    assert torch.cuda.memory_allocated() == before  # Triton keeps none of them
 
 
 def test_triton_knows_the_bandwidth_of_the_card() -> None:

@@ -146,11 +146,7 @@ class _Child:
 def _is_worth(module: GraphModule) -> bool:
     config = inductor_names().config
     kept = config.fx_graph_cache and not config.force_disable_caches
-    return system.LINUX and kept and len(module.graph.nodes) >= WORTH and _has_cores()
-
-
-def _has_cores() -> bool:
-    return len(os.sched_getaffinity(0)) > 1
+    return system.LINUX and kept and len(module.graph.nodes) >= WORTH and system.usable_cores() > 1
 
 
 def _prepare(parent: int) -> None:

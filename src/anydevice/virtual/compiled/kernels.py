@@ -119,7 +119,7 @@ def _first_that_fits(bench: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(bench)
     def first(self: Any, *arguments: Any, config: Any, **named: Any) -> Any:
         say_once(FIRST)
-        if vars(self).get(FOUND) is self.nargs:  # a dict that this call alone has
+        if isinstance(self.nargs, Found):
             return [inf] * 3
         here = machine.enabled()
         if not here or not here.hollow:
@@ -129,7 +129,7 @@ def _first_that_fits(bench: Callable[..., Any]) -> Callable[..., Any]:
             with unheard():
                 times = bench(self, *arguments, config=config, **named)
         if times[0] != inf:
-            vars(self)[FOUND] = self.nargs
+            self.nargs = Found(self.nargs)
         return times
 
     return first
@@ -151,7 +151,8 @@ def _known_to_its_launcher(make: Callable[..., None]) -> Callable[..., None]:
     return made
 
 
-FOUND = "_anydevice_found"  # the arguments of the call whose configuration is known
+class Found(dict[str, Any]):
+    """The arguments of a call whose configuration is known: Triton forgets them after the call."""
 
 
 def _once(call: Callable[[], object], **_: Any) -> list[float]:

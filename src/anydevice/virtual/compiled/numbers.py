@@ -158,12 +158,12 @@ def _atomic(change: Callable[..., Any]) -> Callable[..., Any]:
             return change(self, op, pointers, values, mask, *order)
         names = interpreter_names()
         memory, before = names.module._interpreter, np.zeros_like(values.data)
+        memory.note_atomic()
         for at in zip(*np.nonzero(np.broadcast_to(mask.data, values.data.shape)), strict=True):
             place, here = pointers.data[at].reshape(1), np.ones(1, bool)
-            with memory.atomically():
-                old = memory.load(place, here, np.zeros(1, np.uint16), np.dtype(np.uint16))
-                new = COMBINED[op.name](widened(old), widened(values.data[at].reshape(1)))
-                memory.store(place, rounded(new), here)
+            old = memory.load(place, here, np.zeros(1, np.uint16), np.dtype(np.uint16))
+            new = COMBINED[op.name](widened(old), widened(values.data[at].reshape(1)))
+            memory.store(place, rounded(new), here)
             before[at] = old[0]
         return names.Handle(before, values.dtype.scalar)
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
@@ -90,21 +88,19 @@ class Reach:
             self._note(given, addresses, values, mask)
         return self._native.store(addresses, values, mask)
 
-    @contextmanager
-    def atomically(self) -> Iterator[None]:
-        """Inside the block loads and stores are parts of an atomic operation."""
+    def note_atomic(self) -> None:
+        """From now on stores are ordered by the kernel itself, and not compared."""
         self._atomic = True
-        yield
 
     def atomic_rmw(self, op: Any, addresses: Any, values: Any, mask: Any, order: Any) -> Any:
         """An atomic operation where the mask is true."""
-        self._atomic = True
+        self.note_atomic()
         self._within("changes", addresses, mask, values.dtype.itemsize)
         return self._native.atomic_rmw(op, addresses, values, mask, order)
 
     def atomic_cas(self, addresses: Any, compared: Any, values: Any, order: Any) -> Any:
         """An atomic exchange."""
-        self._atomic = True
+        self.note_atomic()
         everywhere = np.ones_like(addresses, dtype=bool)
         self._within("changes", addresses, everywhere, values.dtype.itemsize)
         return self._native.atomic_cas(addresses, compared, values, order)
