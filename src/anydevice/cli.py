@@ -301,7 +301,8 @@ def main() -> None:
     except BrokenPipeError:  # the reader, such as `| head`, has gone
         _end(1)
     except OSError as error:  # such as a full disk under a redirection
-        _end(1, f"anydevice: {error}")
+        answers = sys.argv[1:2] in (["plan"], ["check"])  # whose 1 is the answer no
+        _end(2 if answers else 1, f"anydevice: {error}")
 
 
 def _end(code: int, sentence: str = "") -> NoReturn:

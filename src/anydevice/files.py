@@ -26,6 +26,23 @@ def write_whole(path: Path, data: bytes | bytearray | memoryview, *, mode: int =
     sync(path.parent)
 
 
+def write_named(path: Path, data: bytes, *, folder: bool = False) -> None:
+    """`write_whole` to a file that the user named; the error says which one, and why.
+
+    Args:
+        path: The file.
+        data: Its content.
+        folder: Whether its folder is made, if it is not there.
+    """
+    try:
+        if folder:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, data)
+    except OSError as error:
+        why = error.strerror or error
+        raise OSError(f"{path} could not be written ({why}): name another file.") from error
+
+
 def write_through(path: Path, data: bytes | bytearray | memoryview, *, mode: int = 0o666) -> None:
     """Writes a new file and waits until the disk has it."""
     rest = memoryview(data)

@@ -1,5 +1,6 @@
 """Options of a command before a program and its own: `run --gpus 2 train.py --epochs 3`."""
 
+import itertools
 import os
 import shutil
 import sys
@@ -76,6 +77,21 @@ def options_after_program(
         else:
             options.append((option, value if equals else rest.pop(0)))
     return options, left
+
+
+def misplaced_option(command: str, program: Sequence[str], known: Sequence[str]) -> str:
+    """A sentence about an option of ours after a program that does not name it; "" if none is."""
+    if not program or not program[0].endswith(".py") or not Path(program[0]).is_file():
+        return ""
+    text = Path(program[0]).read_text("utf-8", errors="replace")
+    before_dashes = itertools.takewhile(lambda word: word != "--", program[1:])
+    for option in (word.partition("=")[0] for word in before_dashes):
+        if option in known and option not in text:
+            return (
+                f"{option} comes after {program[0]}, so {program[0]} gets it. "
+                f"Options of anydevice {command} come before the program."
+            )
+    return ""
 
 
 def _unknown(command: str, option: str, known: Sequence[str]) -> UsageError:

@@ -53,6 +53,14 @@ def test_asked_to_end_it_finishes_the_step_and_exits_with_143(tmp_path):
     assert again.stdout == ended("alone", -1).stdout != ""
 
 
+def test_a_run_whose_epochs_are_all_done_says_so(tmp_path, caplog):
+    x = torch.ones(4, 2)
+    for _ in range(2):
+        trial = Trial(torch.nn.Linear(2, 2), "sgd", "mse").with_generators((x, x))
+        trial.checkpoint(tmp_path).run(epochs=1, verbose=False)
+    assert caplog.messages[-1].endswith("(1 of 1 epochs done: nothing is left to train).")
+
+
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 

@@ -155,7 +155,7 @@ def test_a_build_says_what_it_does_in_plain_lines(compiler, capsys):
     compiler(QUICK)
     build.library()
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "anydevice: building the virtual GPU, once for this torch …"
+    assert lines[0] == "anydevice: building the virtual GPU (once, about a minute) …"
     done = [line.partition(" done after ")[0] for line in lines[1:4]]
     assert sorted(done[:2]) == ["anydevice: core", "anydevice: kernels"]
     assert done[2] == "anydevice: linking"
@@ -175,7 +175,7 @@ def test_on_a_terminal_one_line_changes(compiler):
     os.close(ours)
     assert building.returncode == 0
     text = shown.decode()
-    assert "building the virtual GPU, once for this torch: core" in text
+    assert "building the virtual GPU (once, about a minute): core" in text
     assert text.count("\n") == 1
     assert text.rpartition(jobs.ERASE)[2].startswith("anydevice: built in ")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from anydevice.bench.findings import SHORT, Figure, Findings
 from anydevice.errors import UsageError
-from anydevice.files import write_whole
+from anydevice.files import write_named
 from anydevice.pages.frame import page
 from anydevice.tables import Table
 from anydevice.text import number_text
@@ -45,7 +45,7 @@ def write_page(path: Path, findings: Findings) -> None:
         f'<header><h1>{TITLE}</h1>{notes}</header><main class="cards">{"".join(cards)}</main>'
         f'<footer class="note">{gaps}<p>anydevice {__version__}</p></footer>'
     )
-    write_whole(path, page(TITLE, body, styles=[STYLE]))
+    write_named(path, page(TITLE, body, styles=[STYLE]))
 
 
 def _card(table: Table, figures: list[Figure]) -> str:

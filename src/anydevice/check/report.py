@@ -15,7 +15,7 @@ from anydevice.check.finding import KINDS, Finding, hint_text
 from anydevice.check.run import Checked
 from anydevice.check.settings import Settings
 from anydevice.check.source import is_accepted
-from anydevice.files import write_whole
+from anydevice.files import write_named
 from anydevice.plan.hollow.steps import WHOLE
 from anydevice.tables import Shown, Table
 from anydevice.text import UNSET, counted, duration_text, size_text
@@ -111,14 +111,14 @@ class Report(Shown):
 
     def write_sarif(self, path: str | Path) -> Path:
         """Writes the SARIF file, with files relative to the current folder."""
-        write_whole(Path(path), self.to_sarif().encode())
+        write_named(Path(path), self.to_sarif().encode())
         return Path(path)
 
     def write_page(self, path: str | Path) -> Path:
         """Writes an HTML page: the lines of each finding next to a step's timeline."""
         from anydevice.check.page.page import report_page
 
-        write_whole(Path(path), report_page(self))
+        write_named(Path(path), report_page(self))
         return Path(path)
 
     def _shown(self) -> Iterator[Table | Text | Shown]:

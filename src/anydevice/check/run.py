@@ -25,7 +25,7 @@ from anydevice.frames import is_own, line_of
 from anydevice.plan.cluster.rank import playing
 from anydevice.plan.cluster.roles import Roles
 from anydevice.plan.cluster.world import World
-from anydevice.plan.hollow.failures import CannotPlanError
+from anydevice.plan.hollow.failures import CannotPlanError, own_traceback
 from anydevice.plan.hollow.isolated import isolated
 from anydevice.plan.hollow.sandbox.checkpoints import sparse
 from anydevice.plan.hollow.values import Branches, reads_answered
@@ -262,7 +262,7 @@ def _add_failure(checked: Checked, error: BaseException | None, name: str, trace
     if error is None:
         return
     text = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-    checked.details = "".join(traceback.format_exception(error))
+    checked.details = own_traceback(error)
     absent = ORDINAL in checked.details
     if not absent and (explained := explained_error(error)):
         rule, what, fix = explained

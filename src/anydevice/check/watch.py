@@ -244,7 +244,7 @@ class CheckWatch(StepWatch):  # type: ignore[no-untyped-call]
         self._sequence = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
         steps = len(self.steps.marks[STEP])
         if steps in LOOKS[:2]:
-            self.with_graph |= set(kept_graphs())
+            self.with_graph |= kept_graphs()
         if steps in LOOKS:
             now = set(spares(list(self.networks.values()), self.copied))
             self.copies.append(Look(self.tape.position, self.ledger.events, now))
@@ -387,12 +387,16 @@ def _bytes(given: Any) -> int:
     return given.nbytes if isinstance(given, Tensor) else 0
 
 
-def kept_graphs() -> Iterator[int]:
+def kept_graphs() -> set[int]:
     """The addresses of all tensors on a GPU that have a graph."""
-    for one in gc.get_objects():
-        if issubclass(type(one), Tensor) and one.is_cuda and one.grad_fn is not None:
-            with suppress(NotImplementedError, RuntimeError):  # of other layouts
-                yield one.untyped_storage().data_ptr()
+    found = set()
+    with _disable_current_modes():  # a compiler's fake tensors dispatch even `is_cuda`
+        for one in gc.get_objects():
+            if issubclass(type(one), Tensor):
+                with suppress(NotImplementedError, RuntimeError):  # of other layouts, or fake
+                    if one.is_cuda and one.grad_fn is not None:
+                        found.add(one.untyped_storage().data_ptr())
+    return found
 
 
 def passed(module: nn.Module, optimized: set[int]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from anydevice.devices.catalogue import card
 from anydevice.errors import UsageError
-from anydevice.options import HelpWanted, options_before_program
+from anydevice.options import HelpWanted, misplaced_option, options_before_program
 from anydevice.plan.cluster.command import Launched, launched
 from anydevice.plan.cluster.variations import Variation
 from anydevice.plan.hollow.program import Program
@@ -130,6 +130,8 @@ def main(arguments: list[str]) -> NoReturn:
         sys.exit(0)
     if options.calibrate or options.rates:
         _rates(options)
+    if misplaced := misplaced_option("plan", options.words, (*VALUES, *FLAGS)):
+        print(f"anydevice: {misplaced}", file=sys.stderr)
     for path in (options.report, options.snapshot):
         _refuse_missing_folder(path)
     if options.vary or options.tries:

@@ -192,7 +192,7 @@ def units() -> dict[str, list[Path]]:
 
 def _build(path: Path) -> None:
     command = compiler()
-    progress = Progress("building the virtual GPU, once for this torch")
+    progress = Progress("building the virtual GPU (once, about a minute)")
     folder = path.with_name(UNFINISHED)
     folder.mkdir(mode=0o700, exist_ok=True)
     log = path.with_name("build.log")

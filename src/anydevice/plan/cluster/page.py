@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from anydevice.files import write_whole
+from anydevice.files import write_named
 from anydevice.pages.frame import page
 from anydevice.plan.cluster.answer import ClusterPlan, ClusterVerdict, Role
 from anydevice.plan.cluster.timing import Collective
@@ -44,7 +44,7 @@ td.figure, th.figure { text-align: right; }
 
 def write_report(plan: ClusterPlan, path: str | Path) -> Path:
     """Writes the page and returns its path."""
-    write_whole(Path(path), report_page(plan))
+    write_named(Path(path), report_page(plan))
     return Path(path)
 
 

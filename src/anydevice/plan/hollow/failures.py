@@ -20,8 +20,8 @@ FOR_GPUS = (
 COMPILERS = ("cpp_extension.py", "/triton/", "cuda/_utils.py", "jiterator")
 CUDA_SOURCES = ("a compiled CUDA kernel needs", "CUDA_HOME", "needs NVIDIA's compiler")
 
-HERE = str(Path(__file__).parents[1])
-NOT_THE_PROGRAMS = (HERE, "<frozen runpy>", "torch/_compile.py", "torch/_dynamo/", "torch/_ops.py")
+HERE = tuple(str(Path(__file__).parents[2] / room) for room in ("plan", "check"))
+NOT_THE_PROGRAMS = (*HERE, "<frozen runpy>", "torch/_compile.py", "torch/_dynamo/", "torch/_ops.py")
 
 
 class CannotPlanError(UsageError):
@@ -68,7 +68,7 @@ def explained(error: BaseException, name: str) -> CannotPlanError:
         text += ". Under plan, files that a program writes are kept in memory, and it was used up."
     return CannotPlanError(
         f"expected a program that runs, got {where}, which failed with {text}",
-        _traceback(error),
+        own_traceback(error),
     )
 
 
@@ -139,8 +139,8 @@ def _needs_gpu_code(error: BaseException) -> str:
     return ""
 
 
-def _traceback(error: BaseException) -> str:
-    """The traceback without the plan's own frames."""
+def own_traceback(error: BaseException) -> str:
+    """The traceback without the frames of anydevice, which called the program."""
     whole = traceback.TracebackException.from_exception(error)
     frames = [f for f in whole.stack if not any(part in f.filename for part in NOT_THE_PROGRAMS)]
     whole.stack = traceback.StackSummary.from_list(frames)

@@ -6,7 +6,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anydevice.files import write_whole
+from anydevice.files import write_named
 from anydevice.pages.frame import page, resource
 from anydevice.plan.hollow.blocks import Block
 from anydevice.plan.modules import grouped
@@ -22,7 +22,7 @@ LARGEST = 12  # blocks, modules and ops are listed
 
 def write_report(plan: Plan, path: str | Path) -> Path:
     """Writes the page and returns its path."""
-    write_whole(Path(path), report_page(plan))
+    write_named(Path(path), report_page(plan))
     return Path(path)
 
 

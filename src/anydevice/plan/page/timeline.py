@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from anydevice.files import write_whole
+from anydevice.files import write_named
 from anydevice.plan.hollow.blocks import CATEGORIES, Block
 
 POINTS = 700  # in a picture of thousands of allocations
@@ -46,7 +46,7 @@ def _changes(blocks: Sequence[Block]) -> list[tuple[int, int, str]]:
 
 def write_snapshot(path: str | Path, blocks: Sequence[Block], segments: Sequence[Any] = ()) -> None:
     """Writes the format of `torch.cuda.memory._dump_snapshot`, for pytorch.org/memory_viz."""
-    write_whole(Path(path), pickle.dumps(snapshot(blocks, segments)))
+    write_named(Path(path), pickle.dumps(snapshot(blocks, segments)))
 
 
 def snapshot(blocks: Sequence[Block], segments: Sequence[Any] = ()) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from anydevice.files import write_whole
+from anydevice.files import write_named
 from anydevice.pages.frame import page, resource
 from anydevice.pages.picture import take_picture
 from anydevice.sweep.page.data import page_data
@@ -62,12 +62,7 @@ def report(folder: str | Path, output: str | Path | None = None) -> Report:
     """
     path = Report(output) if output else Report(folder) / PAGE
     content = report_page(Path(folder))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, content)
-    except OSError as error:
-        why = error.strerror or error
-        raise OSError(f"{path} could not be written ({why}): name another file.") from error
+    write_named(path, content, folder=True)
     return path
 
 

@@ -73,6 +73,8 @@ class Keeper(Callback):
             set_random_state(self.random, trial.device, trial.train_data)
         if first:
             at = f"epoch {trial.epoch + 1}, step {trial.job.step}"
+            if trial.epoch >= trial.epochs:
+                at = f"{trial.epoch} of {trial.epochs} epochs done: nothing is left to train"
             log.warning(f"anydevice: resuming from {newest} ({at}).")
             if trial.history and getattr(trial.train_data, "persistent_workers", False):
                 say_once(

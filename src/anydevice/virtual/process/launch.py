@@ -19,6 +19,7 @@ from anydevice.options import (
     PROGRAMS,
     HelpWanted,
     command_path,
+    misplaced_option,
     options_before_program,
     program_arguments,
 )
@@ -72,6 +73,8 @@ def main(arguments: list[str]) -> NoReturn:
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
+    if misplaced := misplaced_option("run", options.program, OPTIONS):
+        print(f"anydevice: {misplaced}", file=sys.stderr)
     os.execve(options.python[0], [*options.python, *options.program], environment)
 
 
