@@ -92,3 +92,28 @@ def test_a_backend_of_the_programs_own_may_call_inductor() -> None:
     assert sines == [0, 0]  # called with a tuple
     for gradient in compiled:
         np.testing.assert_allclose(gradient, expected, rtol=1e-5)
+
+
+KEPT = """
+import tempfile
+from torch._inductor import CompiledArtifact, standalone_compile
+from torch.fx.experimental.proxy_tensor import make_fx
+virtual.enable()
+x = torch.tensor([0.0, 1.0])
+graph = make_fx(lambda x: (x.exp(),), tracing_mode="fake")(x)
+from torch._dynamo.utils import counters
+torch.compile(lambda x: (x + 1).exp())(x.cuda())
+compiled = standalone_compile(graph, [x], dynamic_shapes="from_graph")
+with tempfile.TemporaryDirectory() as folder:
+    compiled.save(path=folder + "/kept", format="binary")
+    kept = CompiledArtifact.load(path=folder + "/kept", format="binary")
+    same = torch.equal(kept(x)[0], x.exp())
+print(json.dumps([same, counters["inductor"]["fxgraph_cache_bypass"]]))
+"""
+
+
+@pytest.mark.long
+def test_what_is_compiled_is_kept_in_inductors_cache_and_can_be_saved_for_the_host() -> None:
+    same, not_kept = run(KEPT, ANYDEVICE_COMPILE="")
+    assert same
+    assert not_kept == 0  # for a GPU, too: Inductor finds it in its cache in the next process

@@ -13,11 +13,7 @@ from anydevice.virtual.compiled.starting import collecting_seldom
 _inside = threading.local()
 
 
-def configured(
-    compile_fx: Callable[..., Any],
-    changes: dict[str, Any],
-    decompositions: Callable[[], dict[Any, Callable[..., Any]]] | None = None,
-) -> Any:
+def configured(compile_fx: Callable[..., Any], changes: dict[str, Any]) -> Any:
     """compile_fx with these changes; it calls itself by its name once it has applied others."""
     bind = inspect.signature(compile_fx).bind
 
@@ -26,8 +22,6 @@ def configured(
             return compile_fx(*arguments, **options)
         given = bind(*arguments, **options).arguments
         given["config_patches"] = {**(given.get("config_patches") or {}), **changes}
-        if given.get("decompositions") is None and decompositions:
-            given["decompositions"] = decompositions()
         _inside.on = True
         try:
             with collecting_seldom():

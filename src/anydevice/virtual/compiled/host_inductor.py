@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cache
+from itertools import chain
 from typing import Any
 from unittest.mock import patch
 from weakref import WeakValueDictionary
@@ -41,6 +42,7 @@ CPP = (
     "ANYDEVICE_COMPILE=eager runs the program as it is written."
 )
 WITHOUT_COMPILER = "torch.compile: without a C++ compiler, graphs run op by op on virtual GPUs."
+RESULTS = ("example_value", "val")  # of a node of Dynamo's, and of AOTAutograd's
 OWN = ("aten", "prims", "inductor")  # namespaces of ops that Inductor knows
 
 
@@ -49,14 +51,17 @@ def attributes() -> Iterator[tuple[Any, str, Any]]:
     names = inductor_names()
     changes = configuration(with_values=True)
     yield names.guards, "_empty_strided_cpu", _allocating(names.guards._empty_strided_cpu)
-    compile_fx = configured(names.compile_fx, changes, _written_otherwise)
-    yield names.compiling, "compile_fx", _uncached(compile_fx)
+    yield names.compiling, "compile_fx", _uncached(configured(names.compile_fx, changes))
+    yield names.compiling, "select_decomp_table", written_otherwise
     yield names.compiling, "_compile_fx_inner", with_changes(_inner, changes)
     yield from graph_trees.attributes(_played)
 
 
-def _written_otherwise() -> dict[Any, Callable[..., Any]]:
-    """Inductor's decompositions, but of ops that draw: another op would draw other numbers."""
+def written_otherwise() -> dict[Any, Callable[..., Any]]:
+    """Inductor's decompositions, but of ops that draw: another op would draw other numbers.
+
+    Inductor's cache keeps a graph under the name of this function.
+    """
     table = inductor_names().decompositions
     return {op: written for op, written in table.items() if not _draws(op)}
 
@@ -66,13 +71,34 @@ def _draws(op: Any) -> bool:
 
 
 def _uncached(compile_fx: Callable[..., Any]) -> Callable[..., Any]:
-    """What `_inner` returns cannot be kept in AOTAutograd's cache."""
+    """What `_inner` returns cannot be kept in AOTAutograd's cache; a graph of the host is."""
 
-    def compiled(*arguments: Any, **options: Any) -> Any:
+    def compiled(model: Any, inputs: Any, *arguments: Any, **options: Any) -> Any:
+        if not _is_of_a_gpu(model, inputs):
+            return compile_fx(model, inputs, *arguments, **options)
         with inductor_names().functorch.patch(enable_autograd_cache=False):
-            return compile_fx(*arguments, **options)
+            return compile_fx(model, inputs, *arguments, **options)
 
     return compiled
+
+
+def _is_of_a_gpu(model: Any, inputs: Any) -> bool:
+    """Whether a program's graph may have tensors on a GPU: also if that cannot be seen."""
+    if not isinstance(model, GraphModule):
+        return True
+    given = tree_leaves([inputs, list(model.parameters()), list(model.buffers())])
+    graphs = (each.graph for each in model.modules() if isinstance(each, GraphModule))
+    of_nodes = (leaf for graph in graphs for node in graph.nodes for leaf in _leaves(node))
+    return any(_is_cuda(each) or _names_a_gpu(each) for each in chain(given, of_nodes))
+
+
+def _leaves(node: Node) -> list[Any]:
+    """What a node of Dynamo's, or of AOTAutograd's, is given and gives."""
+    return tree_leaves([node.args, node.kwargs, [node.meta.get(key) for key in RESULTS]])
+
+
+def _names_a_gpu(value: Any) -> bool:
+    return isinstance(value, str | torch.device) and str(value).startswith("cuda")
 
 
 # ---- compiling ----
