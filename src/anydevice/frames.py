@@ -1,6 +1,7 @@
 """Which frame and which line of a program are the user's own."""
 
 import os
+import re
 import sysconfig
 import traceback
 from functools import cache
@@ -8,6 +9,9 @@ from types import FrameType
 
 INSTALLED = ("site-packages", "dist-packages")
 GENERATED = ("<frozen ", "<eval_with_key>")  # by Python's import system, by torch.fx
+OF_INDUCTOR = re.compile(
+    r"/([a-z2-7]{2})/c\1[a-z2-7]{49}\.py$"
+)  # named by the hash of what it holds
 
 
 def own_frame(frame: FrameType | None) -> FrameType | None:
@@ -84,7 +88,8 @@ def is_own(file: str) -> bool:
 
 @cache
 def _is_torch_or_here(file: str) -> bool:
-    return file.startswith((*_torch_and_here(), *GENERATED))
+    written = file.startswith(GENERATED) or OF_INDUCTOR.search(file) is not None
+    return written or file.startswith(_torch_and_here())
 
 
 @cache

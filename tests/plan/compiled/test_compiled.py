@@ -247,3 +247,24 @@ def test_nanogpt_gains_what_its_readme_says() -> None:
 def test_a_fullgraph_error_is_dynamos_own(tmp_path: Path) -> None:
     with pytest.raises(ad.UsageError, match="Unsupported"):
         planned(tmp_path, "BREAKS, forward = True, torch.compile(model, fullgraph=True)")
+
+
+FED_BACK = """
+import torch
+@torch.compile(mode="reduce-overhead")
+def decode(x):
+    return torch.sin(x) + 1
+token = torch.ones(8, device="cuda")
+for _ in range(3):
+    token = decode(token)
+"""
+
+
+@pytest.mark.long
+def test_a_result_that_the_next_replay_overwrites_is_the_cards_error(tmp_path: Path) -> None:
+    program = tmp_path / "generate.py"
+    program.write_text(FED_BACK)
+    with pytest.raises(ad.UsageError, match=r"got generate\.py:\d, .* has been overwritten"):
+        plan(Program((str(program),)), "h100")
+    program.write_text(FED_BACK.replace("decode(token)", "decode(token.clone())"))
+    assert plan(Program((str(program),)), "h100")
