@@ -137,6 +137,33 @@ print(json.dumps([eager, whole, broken, compiled, most, x.tolist(), turned.shape
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_what_the_hosts_kernels_lay_out_otherwise_is_laid_out_as_on_the_card(dynamic) -> None:
+    strides, apart = run(
+        f"""
+virtual.enable()
+network = torch.nn.Sequential(
+    torch.nn.Conv2d(3, 64, 7, 2, 3), torch.nn.MaxPool2d(3, 2, 1), torch.nn.Conv2d(64, 64, 3)
+).cuda()
+def trained(network, call):
+    network.zero_grad()
+    with torch.autocast("cuda", torch.bfloat16):
+        y = call(torch.linspace(-1, 1, 8 * 3 * 32 * 32, device="cuda").view(8, 3, 32, 32))
+    y.float().square().mean().backward()
+    return y.stride(), [each.grad.cpu() for each in network.parameters()]
+(_, one), (strides, other) = trained(network, network), trained(
+    network, torch.compile(network, dynamic={dynamic})
+)
+apart = [float((a - b).abs().max() / a.abs().max()) for a, b in zip(one, other)]
+print(json.dumps([strides, apart]))
+""",
+        **COMPILED,
+    )
+    assert strides == [64 * 36, 36, 6, 1]
+    assert max(apart) < 0.02
+
+
+@pytest.mark.long
 def test_the_cuda_graphs_of_a_hollow_gpu_share_a_private_pool() -> None:
     """Results lie there, and copies of inputs that move."""
     pytest.importorskip("triton")

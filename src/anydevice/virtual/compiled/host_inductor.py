@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cache
 from itertools import chain
 from typing import Any
-from unittest.mock import patch
-from weakref import WeakValueDictionary
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule, Node
-from torch.fx.passes.fake_tensor_prop import FakeTensorProp
-from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map
 
 from anydevice.notices import say_once
 from anydevice.virtual.compiled import graph_trees
 from anydevice.virtual.compiled.configured import configured, with_changes
+from anydevice.virtual.compiled.host_bytes import placed, to_host
+from anydevice.virtual.compiled.moved import is_cuda, moved
 from anydevice.virtual.compiled.names import configuration, inductor_names
 
 # Note [A compiled program on a GPU that computes]
@@ -108,15 +103,15 @@ def _inner(module: GraphModule, inputs: Sequence[Any], **options: Any) -> Callab
     """A graph of ops, compiled."""
     names = inductor_names()
     values = (each for node in module.graph.nodes for each in _values(node))
-    gpus = {value.device for value in values if _is_cuda(value)}
+    gpus = {value.device for value in values if is_cuda(value)}
     if not gpus:
         return names.compile_inner(module, inputs, **options)  # type: ignore[no-any-return]
     in_graphs = graph_trees.wrapper(module, options)
     if len(gpus) > 1 or _stays_on_the_card(module) or not _has_compiler():
         return _boxed(in_graphs(lambda given: module(*given)))
     say_once(CPP)
-    cuda = [_is_cuda(value) for value in tree_leaves(_output(module).args[0], is_leaf=_is_value)]
-    hosts = _moved(module, inputs)
+    cuda = [is_cuda(value) for value in tree_leaves(_output(module).args[0], is_leaf=_is_value)]
+    hosts = moved(module, inputs)
     options["cudagraphs"] = names.Box(False)
     compiled = names.compile_inner(module, hosts, **options)
     return _boxed(in_graphs(lambda given: _run(compiled, given, cuda, *gpus)))
@@ -159,12 +154,6 @@ def _is_value(leaf: Any) -> bool:
     return isinstance(leaf, Node)
 
 
-def _is_cuda(value: Any) -> bool:
-    if isinstance(value, Node):
-        value = value.meta.get("val")
-    return isinstance(value, Tensor) and value.device.type == "cuda"
-
-
 def _output(module: GraphModule) -> Node:
     last: Node = list(module.graph.nodes)[-1]
     return last
@@ -200,45 +189,9 @@ def _is_of_the_host(op: Any) -> bool:
     return has_kernel or op.is_view or torch.Tag.pointwise in op.tags or op.namespace != "aten"
 
 
-def _moved(module: GraphModule, inputs: Sequence[Any]) -> list[Any]:
-    """Moves the graph to the host; the inputs as the compiler sees them there."""
-    for node in module.graph.nodes:
-        node.args = tree_map_only(torch.device, _host_device, node.args)
-        node.kwargs = tree_map_only(torch.device, _host_device, dict(node.kwargs))
-        if node.op == "get_attr":
-            constant = getattr(module, str(node.target), None)
-            if isinstance(constant, Tensor) and constant.is_cuda:
-                with _disable_current_modes():
-                    setattr(module, str(node.target), to_host(constant.detach()))
-    module.recompile()
-    values = (value for node in module.graph.nodes for value in _values(node))
-    mode: Any = next((v.fake_mode for v in values if hasattr(v, "fake_mode")), None)
-    mode = mode or FakeTensorMode(allow_non_fake_inputs=True)
-    with mode:
-        hosts = [_fake_on_host(each) for each in inputs]
-    symbols = mode.shape_env
-    with (
-        symbols.ignore_fresh_unbacked_symbols() if symbols else nullcontext(),
-        patch.object(mode, "allow_non_fake_inputs", True),  # constants
-    ):
-        FakeTensorProp(module, mode).propagate_dont_convert_inputs(*hosts)
-    return hosts
-
-
-def _host_device(device: torch.device) -> torch.device:
-    return torch.device("cpu") if device.type == "cuda" else device
-
-
-def _fake_on_host(value: Any) -> Any:
-    if not _is_cuda(value):
-        return value
-    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cpu")
-
-
 # ---- running ----
 
 _running = threading.local()
-_owners: WeakValueDictionary[int, Tensor] = WeakValueDictionary()  # by their address
 
 
 @contextmanager
@@ -265,53 +218,8 @@ def _run(
     compiled: Callable[..., Any], given: list[Any], cuda: list[bool], gpu: torch.device
 ) -> Any:
     with torch.cuda.device(gpu), _on_the_card():
-        hosts = tree_map(lambda each: to_host(each) if _is_cuda(each) else each, given)
+        hosts = tree_map(lambda each: to_host(each) if is_cuda(each) else each, given)
         given.clear()
         results = compiled(hosts)
         made: dict[int, Tensor] = {}
-        return [_placed(each, there, made) for each, there in zip(results, cuda, strict=True)]
-
-
-def _placed(result: Any, on_card: bool, made: dict[int, Tensor]) -> Any:
-    """A result where the program expects it: on the current GPU, or the host.
-
-    `made` has the copies of what ops of PyTorch allocated on the host, by address.
-    """
-    if not isinstance(result, Tensor):
-        return result
-    address = result.untyped_storage().data_ptr()
-    owner = _owners.get(address)
-    if not on_card:
-        return result if owner is None else result.clone()
-    if owner is None:
-        if address not in made:
-            made[address] = _copied(result)
-        owner = made[address]
-    return _as_viewed(owner, result)
-
-
-def _copied(result: Tensor) -> Tensor:
-    """Its bytes on the GPU; a card's op would have left them there, so this is no transfer."""
-    bytes_ = torch.empty(0, dtype=torch.uint8).set_(result.untyped_storage())
-    owner = torch.empty(bytes_.shape, dtype=torch.uint8, device="cuda")
-    to_host(owner).copy_(bytes_)
-    return owner
-
-
-def _as_viewed(owner: Tensor, like: Tensor) -> Tensor:
-    """The owner's bytes, in the shape of another name for them."""
-    empty = torch.empty(0, dtype=like.dtype, device=owner.device)
-    return empty.set_(owner.untyped_storage(), like.storage_offset(), like.shape, like.stride())
-
-
-def to_host(tensor: Tensor) -> Tensor:
-    """The same bytes as a CPU tensor, which keeps them."""
-    size = tensor.untyped_storage().nbytes()
-    if size == 0:
-        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
-    address = tensor.untyped_storage().data_ptr()
-    held: Any = (ctypes.c_uint8 * size).from_address(address)
-    held.owner = tensor  # kept by the array, and that by the storage
-    _owners[address] = tensor
-    flat = torch.from_numpy(np.frombuffer(held, dtype=np.uint8))
-    return _as_viewed(flat, tensor)
+        return [placed(each, there, made) for each, there in zip(results, cuda, strict=True)]

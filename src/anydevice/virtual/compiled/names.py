@@ -76,6 +76,7 @@ INDUCTOR = {
     "triton_key": "torch._inductor.runtime.triton_compat:triton_key",
     "decompositions": "torch._inductor.decomposition:decompositions",
     "modes": "torch._inductor:list_mode_options",
+    "force_stride_order": "torch._inductor.inductor_prims:force_stride_order",
 }
 # AOTAutograd: where it compiles the graphs of the forward and of the backward pass.
 AHEAD = {
