@@ -84,7 +84,7 @@ def _is_of_a_gpu(model: Any, inputs: Any) -> bool:
     given = tree_leaves([inputs, list(model.parameters()), list(model.buffers())])
     graphs = (each.graph for each in model.modules() if isinstance(each, GraphModule))
     of_nodes = (leaf for graph in graphs for node in graph.nodes for leaf in _leaves(node))
-    return any(_is_cuda(each) or _names_a_gpu(each) for each in chain(given, of_nodes))
+    return any(is_cuda(each) or _names_a_gpu(each) for each in chain(given, of_nodes))
 
 
 def _leaves(node: Node) -> list[Any]:
