@@ -144,6 +144,18 @@ CHANGES: dict[str, tuple[str, Any]] = {
         "forward = torch.compile(scaled, fullgraph=True)",
         written,
     ),
+    "branches on values": (
+        "def checked(x):\n"
+        "    x = model(x)\n"
+        "    if torch.isnan(x).any():\n"
+        "        raise ValueError\n"
+        "    print(x.mean().item())\n"
+        "    return x\n"
+        "forward = torch.compile(checked)",
+        lambda run: (
+            broken(run) == {"train.py"} and written(run) and "checks of values" in run.notes[0]
+        ),
+    ),
     "graph breaks": (
         "BREAKS, forward = True, torch.compile(model)",
         lambda run: sum(op.name == "compiled graph" for op in run.work.ops) == 4,
@@ -247,6 +259,17 @@ def test_nanogpt_gains_what_its_readme_says() -> None:
 def test_a_fullgraph_error_is_dynamos_own(tmp_path: Path) -> None:
     with pytest.raises(ad.UsageError, match="Unsupported"):
         planned(tmp_path, "BREAKS, forward = True, torch.compile(model, fullgraph=True)")
+
+
+@pytest.mark.long
+def test_a_compiled_branch_on_a_value_is_refused_as_an_eager_one_is(tmp_path: Path) -> None:
+    change = "def halved(x):\n    x = model(x)\n    if x.mean() > 1:\n        x = x / 2\n"
+    change += "    for _ in range(2):\n        x = x + 1\n    return x\n"
+    for forward in ("halved", "torch.compile(halved)"):
+        with pytest.raises(
+            ad.UsageError, match=r"got train\.py:21, which branches on what it read"
+        ):
+            planned(tmp_path, f"{change}forward = {forward}")
 
 
 FED_BACK = """

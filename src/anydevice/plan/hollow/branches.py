@@ -11,6 +11,8 @@ from functools import cache, cached_property
 from pathlib import Path
 from types import CodeType, FrameType
 
+from anydevice.virtual.compiled.tracing import as_written
+
 # Note [A branch on an unknown value]
 # The bytecode of the branch says more than the value would. From the strongest reason down:
 #
@@ -27,6 +29,9 @@ from types import CodeType, FrameType
 # PyTorch's own optimizers branch, too: L-BFGS keeps a step only where the loss curves upwards, and
 # searches along a line until the slope is small. `USUAL` has what they find in a training that goes
 # well; so do solvers of differential equations, which accept a step whose error is small.
+#
+# Where torch.compile breaks a graph at a branch, Dynamo's code asks. The branch is looked up by its
+# line, in the code as it was written.
 #
 # A function may return `bool(x)`, as torch.distributions does since 2.15. Then the branch is that
 # of its caller.
@@ -123,6 +128,9 @@ class Branch:
 
 def branch_of(frame: FrameType) -> tuple[FrameType, Branch | None]:
     """The frame and its branch on the truth that this frame asks for; None if it is kept."""
+    written = as_written(frame.f_code)
+    if written is not frame.f_code:
+        return frame, _branch_of_line(written, frame.f_lineno)
     place = _place(frame)
     if _calls_bool(frame.f_code, place):
         place += 1
@@ -130,6 +138,17 @@ def branch_of(frame: FrameType) -> tuple[FrameType, Branch | None]:
             frame = frame.f_back
             place = _place(frame) + 1
     return frame, _branch_at(frame.f_code, place)
+
+
+@cache
+def _branch_of_line(code: CodeType, line: int) -> Branch | None:
+    """The branch of a line, in whose code Dynamo's asks for a truth: the last if it has several."""
+    jumps = [
+        place
+        for place, step in enumerate(_instructions(code))
+        if "JUMP" in step.opname and "_IF_" in step.opname and _lines(code)[place] == line
+    ]
+    return _branch_at(code, jumps[-1]) if jumps else None
 
 
 @cache

@@ -51,7 +51,10 @@ COMPILED = (
     "torch.compile: predicted for the program as written, since {}; compiled, it usually takes "
     "less memory and time."
 )
-SEEING = ("batches", "blocks", "modules", "training", "updates", "watch")
+SEEING = (
+    *("batches", "blocks", "branches", "known", "modules", "training", "unfilled", "updates"),
+    *("values", "watch"),
+)
 WATCHING = (*(f"anydevice.plan.hollow.{name}" for name in SEEING), "anydevice.plan.time")
 TENSORBOARD = "torch.utils.tensorboard.writer"
 AS_WRITTEN, EAGER, WHOLE = "", "eager", "whole"  # what is compiled: nothing, or each network

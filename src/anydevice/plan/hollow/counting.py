@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import ChainMap
+from collections.abc import Iterable
 from dis import Instruction
-from typing import Any
+from types import FrameType
 
 from torch import Tensor
 
@@ -21,13 +22,16 @@ COUNTING = (
 )
 
 
-def only_counts(branch: Branch, variables: Mapping[str, Any]) -> bool:
+def only_counts(branch: Branch, frame: FrameType) -> bool:
     """Whether a branch's body, and an `else`, do nothing but set variables, none of them a tensor.
 
     Args:
         branch: The branch.
-        variables: Those of its frame.
+        frame: What asks. Dynamo's code has other variables than what it compiled.
     """
+    if branch.code is not frame.f_code:
+        return False
+    variables = ChainMap(frame.f_locals, frame.f_globals)
     plain = bool(branch.body) and all(s.opname.startswith(COUNTING) for s in branch.body)
     return plain and not any(isinstance(variables.get(n), Tensor) for n in _named(branch.body))
 

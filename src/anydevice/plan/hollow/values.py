@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections import ChainMap
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -197,8 +196,7 @@ class Branches:
         if likely or not own:
             return likely or zero
         if not branch.only_reports:
-            variables = ChainMap(frame.f_locals, frame.f_globals)
-            if not (self.has_stepped() or branch.guards or only_counts(branch, variables)):
+            if not (self.has_stepped() or branch.guards or only_counts(branch, frame)):
                 raise Branched(line)
             self.undecided[line] = None
         return branch.skips

@@ -89,6 +89,7 @@ DYNAMO = {
     "Translator": "torch._dynamo.symbolic_convert:InstructionTranslatorBase",
     "log_graph_break": "torch._dynamo.symbolic_convert:InstructionTranslatorBase.log_graph_break",
     "frames": "torch._dynamo.convert_frame:",
+    "originals": "torch._dynamo.convert_frame:orig_code_map",
     "recompilation_reasons": (
         "torch._dynamo.convert_frame:get_and_maybe_log_recompilation_reasons"
     ),

@@ -8,11 +8,12 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from types import CodeType
 from typing import Any
 from unittest.mock import patch
 
 from anydevice.frames import is_own, line_text, own_line
-from anydevice.virtual.compiled.names import dynamo_names
+from anydevice.virtual.compiled.names import MissingNameError, dynamo_names
 
 DYNAMO = os.path.join("torch", "_dynamo", "")
 ATTEMPT = re.compile(r"^\d+/\d+: ")  # which compilation a guard is of
@@ -59,6 +60,17 @@ def tracing() -> Iterator[Traced]:
             yield traced
         finally:
             traced.graphs = names.counters["stats"]["unique_graphs"] - before
+
+
+def as_written(code: CodeType) -> CodeType:
+    """The code that Dynamo compiled to this one; the same if it did not make it."""
+    if "torch._dynamo.convert_frame" not in sys.modules:
+        return code
+    try:
+        originals = dynamo_names().originals
+    except MissingNameError:
+        return code
+    return originals.get(code, code)  # type: ignore[no-any-return]
 
 
 def _noting(names: Any, traced: Traced) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
