@@ -137,6 +137,7 @@ test-triton: build/triton/installed
 build/triton/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv build/triton
 	build/triton/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	build/triton/bin/python -m pip install --quiet transformers==5.23.0
 	build/triton/bin/python -m pip install --quiet --no-deps liger-kernel==0.8.5 \
 		flash-linear-attention==0.6.0 fla-core==0.6.0 einops==0.8.2
 	@touch $@
