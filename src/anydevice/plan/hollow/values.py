@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -21,6 +20,16 @@ from anydevice.frames import is_own, line_text
 from anydevice.plan.hollow.branches import PATIENCE, Branch, branch_of
 from anydevice.plan.hollow.counting import only_counts
 from anydevice.plan.hollow.known import KnownValues
+from anydevice.plan.hollow.unknown import (
+    OF_MATH,
+    comparing,
+    deciding,
+    of_unknown,
+    unknown,
+    unknown_each,
+    unknown_float,
+)
+from anydevice.virtual.compiled.tracing import as_written
 
 # Note [How a hollow GPU answers reads]
 # What a program reads from a hollow GPU is one of three:
@@ -52,95 +61,7 @@ from anydevice.plan.hollow.known import KnownValues
 # plain float. A loop that waits for such a number to change, or to stay, would end early. If a
 # program does, it is run again with numbers that go down as a loss does (`falling`).
 
-ARITHMETIC = (
-    *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"),
-    *("radd", "rsub", "rmul", "rtruediv", "rfloordiv", "rmod", "rpow"),
-)
-ALONE = ("neg", "pos", "abs", "round", "floor", "ceil", "trunc")
-COMPARED = ("lt", "le", "gt", "ge", "eq", "ne")
-OF_MATH = (
-    *("log", "log2", "log10", "log1p", "exp", "expm1", "sqrt", "pow", "fmod", "fabs", "floor"),
-    *("ceil", "trunc", "sin", "cos", "tan", "tanh", "atan", "isnan", "isinf", "isfinite"),
-)
-
-
 LOSS, SLOPE = 0.5, 0.9  # what float() reads goes down so, if it is not zero
-
-
-class Unknown:
-    """A number that was read from a hollow GPU, or computed from one."""
-
-    __slots__ = ()
-
-    def __bool__(self) -> bool:
-        return _asked(sys._getframe(1), False)
-
-    def __repr__(self) -> str:
-        return "?"
-
-    __str__ = __repr__
-
-    def __format__(self, specification: str) -> str:
-        width = re.match(r"(?:.?[<>=^])?[-+ ]?z?#?0?(\d*)", specification)
-        return "?".rjust(int(width[1] or 0) if width else 0)
-
-
-class UnknownFloat(Unknown, float):
-    """A float, which is zero for all who look inside."""
-
-
-class UnknownInt(Unknown, int):
-    """A whole number, which is zero for all who look inside."""
-
-
-class UnknownBool(UnknownInt):
-    """A truth value."""
-
-
-class Differs(UnknownBool):
-    """Whether two real numbers are equal, which is unlikely, or whether they differ."""
-
-    def __bool__(self) -> bool:
-        return _asked(sys._getframe(1), int(self) != 0, differs=int(self) != 0)
-
-
-def unknown(like: Any) -> Any:
-    """An unknown number of the same type; what is no number stays as it is."""
-    if isinstance(like, bool):
-        return UnknownBool(0)
-    if isinstance(like, int):
-        return UnknownInt(0)
-    return UnknownFloat(0.0) if isinstance(like, float) else like
-
-
-def _through(plain: Callable[..., Any], otherwise: Any) -> Any:
-    @wraps(plain)
-    def method(*numbers: Any) -> Any:
-        try:
-            result = plain(*numbers)
-        except (ArithmeticError, ValueError):
-            return unknown(otherwise)
-        return result if result is NotImplemented else unknown(result)
-
-    return method
-
-
-for _kind, _plain in ((UnknownFloat, float), (UnknownInt, int)):
-    for _name in (*ARITHMETIC, *ALONE, *COMPARED):
-        _method = getattr(_plain, f"__{_name}__")
-        setattr(_kind, f"__{_name}__", _through(_method, 0.0 if _plain is float else 0))
-    _kind.__hash__ = _plain.__hash__  # type: ignore[method-assign]
-
-
-def _compared(differs: bool) -> Any:
-    def method(self: UnknownFloat, other: Any) -> Any:
-        return Differs(differs) if isinstance(other, int | float) else NotImplemented
-
-    return method
-
-
-UnknownFloat.__eq__ = _compared(False)  # type: ignore[method-assign]
-UnknownFloat.__ne__ = _compared(True)  # type: ignore[method-assign]
 
 
 # ---- branches ----
@@ -216,13 +137,6 @@ class Branches:
         return self._asked[key] % patience != 0
 
 
-_deciding: list[Branches] = []
-
-
-def _asked(frame: FrameType, zero: bool, differs: bool | None = None) -> bool:
-    return _deciding[-1].truth(frame, zero, differs=differs) if _deciding else zero
-
-
 @contextmanager
 def reads_answered(branches: Branches, known: KnownValues) -> Iterator[None]:
     """Inside the block, what is read from a GPU is known or Unknown."""
@@ -233,19 +147,26 @@ def reads_answered(branches: Branches, known: KnownValues) -> Iterator[None]:
         with torch._C._DisableTorchDispatch():
             return known.of(self)
 
+    @wraps(item)
     def reading_item(self: torch.Tensor) -> Any:
         read = item(self)
-        if not self.is_cuda:
-            return unknown(read) if known.is_unknown_copy(self) else read
-        values = values_of(self)
-        return unknown(read) if values is None else item(values)
+        if not self.is_cuda and not known.is_unknown_copy(self):
+            return read
+        values = values_of(self) if self.is_cuda else None
+        if values is not None:
+            return item(values)
+        frame = sys._getframe(1)
+        if isinstance(read, float) and as_written(frame.f_code) is not frame.f_code:
+            return branches.as_float(frame, read)  # Dynamo compiles what is left for a float
+        return unknown(read)
 
+    @wraps(tolist)
     def reading_list(self: torch.Tensor) -> Any:
         read = tolist(self)
         if not self.is_cuda:
-            return _each(read) if known.is_unknown_copy(self) else read
+            return unknown_each(read) if known.is_unknown_copy(self) else read
         values = values_of(self)
-        return _each(read) if values is None else tolist(values)
+        return unknown_each(read) if values is None else tolist(values)
 
     def reading_truth(self: torch.Tensor) -> bool:
         read = bool(truth(self))
@@ -286,15 +207,15 @@ def reads_answered(branches: Branches, known: KnownValues) -> Iterator[None]:
         for name in ("__int__", "__index__"):
             stack.enter_context(patch.object(tensor, name, as_known(getattr(tensor, name))))
         for owner in (torch, tensor):
-            stack.enter_context(patch.object(owner, "equal", _comparing(owner.equal)))
-            stack.enter_context(patch.object(owner, "allclose", _comparing(owner.allclose)))
+            stack.enter_context(patch.object(owner, "equal", comparing(owner.equal)))
+            stack.enter_context(patch.object(owner, "allclose", comparing(owner.allclose)))
         for name in OF_MATH:
-            stack.enter_context(patch.object(math, name, _of_unknown(getattr(math, name))))
+            stack.enter_context(patch.object(math, name, of_unknown(getattr(math, name))))
         stack.enter_context(patch.object(TensorLikePair, "_compare_values", _taken_as_close))
         lbfgs = sys.modules["torch.optim.lbfgs"]  # which compares losses that `float` gave it
-        stack.enter_context(patch.object(lbfgs, "float", _unknown_float, create=True))
-        _deciding.append(branches)
-        stack.callback(_deciding.remove, branches)
+        stack.enter_context(patch.object(lbfgs, "float", unknown_float, create=True))
+        deciding.append(branches)
+        stack.callback(deciding.remove, branches)
         try:
             yield
         except Branched as branched:
@@ -305,20 +226,6 @@ def reads_answered(branches: Branches, known: KnownValues) -> Iterator[None]:
             ) from None
 
 
-def _comparing(compare: Callable[..., bool]) -> Callable[..., bool]:
-    """`equal` or `allclose`: unknown, but for tensors of other shapes, and for the same one."""
-
-    @wraps(compare)
-    def compared(one: torch.Tensor, other: torch.Tensor, *more: Any, **options: Any) -> bool:
-        result = compare(one, other, *more, **options)
-        if not (one.is_cuda and other.is_cuda) or one.shape != other.shape:
-            return result
-        same = one.data_ptr() == other.data_ptr() and one.stride() == other.stride()
-        return same or unknown(result)
-
-    return compared
-
-
 def _taken_as_close(pair: TensorLikePair, actual: torch.Tensor, expected: torch.Tensor) -> None:
     """For torch.testing.assert_close, which has compared device, dtype and shape before."""
     if not (actual.is_cuda or expected.is_cuda):
@@ -326,29 +233,3 @@ def _taken_as_close(pair: TensorLikePair, actual: torch.Tensor, expected: torch.
 
 
 _compare_values = TensorLikePair._compare_values
-
-
-def _each(nested: Any) -> Any:
-    return [_each(part) for part in nested] if isinstance(nested, list) else unknown(nested)
-
-
-def _unknown_float(number: Any) -> UnknownFloat:
-    return UnknownFloat(float(number))
-
-
-def _of_unknown(function: Callable[..., Any]) -> Any:
-    """A function of `math`, which gives an unknown number for one; such numbers are finite."""
-    finite = {"isnan": False, "isinf": False, "isfinite": True}.get(function.__name__)
-
-    @wraps(function)
-    def of_numbers(*numbers: Any) -> Any:
-        if not any(isinstance(number, Unknown) for number in numbers):
-            return function(*numbers)
-        if finite is not None:
-            return finite
-        try:
-            return unknown(function(*numbers))
-        except (ArithmeticError, ValueError):
-            return UnknownFloat(0.0)
-
-    return of_numbers
