@@ -64,7 +64,13 @@ def with_the_cards_properties(x):
     card = torch.cuda.get_device_properties(x.device)
     return x * card.multi_processor_count + card.major
 
-WHOLE = (with_the_cards_properties, on_a_stream, on_a_new_stream, with_events,
+def conjugated(x):
+    return torch.fft.ifft(x)
+
+def negated(x):
+    return torch.fft.ifft(x).imag
+
+WHOLE = (conjugated, negated, with_the_cards_properties, on_a_stream, on_a_new_stream, with_events,
          on_another_device, in_half_precision, drawn)
 IN_PARTS = (with_a_constant, with_memory_read, with_its_state_put_back)
 

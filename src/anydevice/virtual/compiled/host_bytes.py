@@ -42,7 +42,15 @@ def _copied(result: Tensor) -> Tensor:
 def _as_viewed(owner: Tensor, like: Tensor) -> Tensor:
     """The owner's bytes, in the shape of another name for them."""
     empty = torch.empty(0, dtype=like.dtype, device=owner.device)
-    return empty.set_(owner.untyped_storage(), like.storage_offset(), like.shape, like.stride())
+    view = empty.set_(owner.untyped_storage(), like.storage_offset(), like.shape, like.stride())
+    return read_as(view, like)
+
+
+def read_as(tensor: Tensor, like: Tensor) -> Tensor:
+    """The tensor, conjugated and negated where it is read, as the other is."""
+    torch._C._set_conj(tensor, like.is_conj())
+    torch._C._set_neg(tensor, like.is_neg())
+    return tensor
 
 
 def to_host(tensor: Tensor) -> Tensor:

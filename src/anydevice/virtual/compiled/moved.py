@@ -16,7 +16,7 @@ from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from anydevice.virtual.compiled.host_bytes import to_host
+from anydevice.virtual.compiled.host_bytes import read_as, to_host
 from anydevice.virtual.compiled.names import inductor_names
 
 # Note [The strides of the card]
@@ -68,7 +68,8 @@ def _host_device(device: torch.device) -> torch.device:
 def _fake_on_host(value: Any) -> Any:
     if not is_cuda(value):
         return value
-    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cpu")
+    host = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cpu")
+    return read_as(host, value)
 
 
 class _AsOnTheCard(FakeTensorProp):
