@@ -50,7 +50,8 @@ def test_half_precision_is_float32_rounded(call, dtype):
 
 def test_types_that_a_card_does_not_mix_stay_refused():
     x, w = leaves(torch.float16, "cuda")
-    with pytest.raises(RuntimeError, match="should be the same"):
+    types = r"Input type \(torch.cuda.HalfTensor\) and weight type \(torch.cuda.FloatTensor\)"
+    with pytest.raises(RuntimeError, match=types + " should be the same"):
         F.conv2d(x, w.float())
     with pytest.raises(RuntimeError, match="same dtype"):
         x.flatten(1) @ x.flatten(1).t().float()

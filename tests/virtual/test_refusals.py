@@ -112,6 +112,21 @@ def test_weights_of_another_dtype_are_what_cuda_did_not_expect():
         bag(here, here, per_sample_weights=cuda(2, dtype=torch.double))
 
 
+def test_a_norms_weights_have_the_dtype_of_its_input():
+    """A half-precision input with float32 weights, which the CPU takes."""
+    x, weight = cuda(2, 4, dtype=torch.bfloat16), cuda(4)
+    for norm in (
+        lambda x, weight: F.layer_norm(x, (4,), weight),
+        lambda x, weight: F.layer_norm(x, (4,), weight.to(x.dtype), weight),
+        lambda x, weight: F.group_norm(x, 2, weight),
+    ):
+        with pytest.raises(RuntimeError, match=r"^expected scalar type BFloat16 but found Float$"):
+            norm(x, weight)
+        assert norm(x[:0], weight).shape == (0, 4)  # no kernel runs
+        with torch.autocast("cuda"):
+            assert norm(x, weight).dtype is torch.float32
+
+
 def test_the_text_names_cudas_kernel():
     image = cuda(1, 1, 4, 4, dtype=torch.uint8)
     with pytest.raises(NotImplementedError, match=r"upsample_bilinear2d_out_frame.*'Byte'"):

@@ -117,3 +117,27 @@ def test_what_is_compiled_is_kept_in_inductors_cache_and_can_be_saved_for_the_ho
     same, not_kept = run(KEPT, ANYDEVICE_COMPILE="")
     assert same
     assert not_kept == 0  # for a GPU, too: Inductor finds it in its cache in the next process
+
+
+SHOWN = """
+import torch._inductor.config as config
+from torch.utils._debug_mode import DebugMode
+virtual.enable()
+config.wrap_inductor_compiled_regions = True
+config.cpp.cxx = ("no-compiler",)
+x = torch.arange(3.0, device="cuda")
+seen = []
+compiled = torch.compile(lambda x: torch.nn.functional.dropout(x + 1, 0.5).sin())
+expected = [torch.manual_seed(0), compiled(x)][1]
+with DebugMode() as mode:
+    torch.manual_seed(0)
+    same = torch.equal(compiled(x), expected)
+calls = [line.split("(")[0].strip() for line in mode.debug_string().splitlines()]
+print(json.dumps([same, [each for each in calls if "inductor" in each or "aten::sin" in each]]))
+"""
+
+
+def test_a_compiled_graph_is_one_op_to_a_dispatch_mode_if_inductor_is_asked_so() -> None:
+    same, calls = run(SHOWN, ANYDEVICE_COMPILE="")
+    assert same
+    assert calls == ["torch.ops.higher_order.inductor_compiled_code"]

@@ -15,7 +15,7 @@ from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves, tree_map
 
 from anydevice.notices import say_once
-from anydevice.virtual.compiled import graph_trees
+from anydevice.virtual.compiled import graph_trees, regions
 from anydevice.virtual.compiled.configured import configured, with_changes
 from anydevice.virtual.compiled.host_bytes import placed, to_host
 from anydevice.virtual.compiled.moved import is_cuda, moved
@@ -99,22 +99,32 @@ def _names_a_gpu(value: Any) -> bool:
 # ---- compiling ----
 
 
-def _inner(module: GraphModule, inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
-    """A graph of ops, compiled."""
+def _inner(module: GraphModule, inputs: Sequence[Any], *named: Any, **options: Any) -> Any:
+    """A graph of ops, compiled; `named` is what Inductor calls the region that it is of."""
     names = inductor_names()
     values = (each for node in module.graph.nodes for each in _values(node))
     gpus = {value.device for value in values if is_cuda(value)}
     if not gpus:
-        return names.compile_inner(module, inputs, **options)  # type: ignore[no-any-return]
+        return names.compile_inner(module, inputs, *named, **options)
+    name = named[0] if named else options.get("compile_region_name")
+    with regions.as_one_op(module, name) as shown:
+        return shown(_boxed(_compiled(module, inputs, gpus, options)))
+
+
+def _compiled(
+    module: GraphModule, inputs: Sequence[Any], gpus: set[torch.device], options: dict[str, Any]
+) -> graph_trees.Run:
+    """What runs a graph on GPUs: Inductor's code for the host, or the graph's ops one by one."""
+    names = inductor_names()
     in_graphs = graph_trees.wrapper(module, options)
     if len(gpus) > 1 or _stays_on_the_card(module) or not _has_compiler():
-        return _boxed(in_graphs(lambda given: module(*given)))
+        return in_graphs(lambda given: module(*given))
     say_once(CPP)
     cuda = [is_cuda(value) for value in tree_leaves(_output(module).args[0], is_leaf=_is_value)]
     hosts = moved(module, inputs)
     options["cudagraphs"] = names.Box(False)
     compiled = names.compile_inner(module, hosts, **options)
-    return _boxed(in_graphs(lambda given: _run(compiled, given, cuda, *gpus)))
+    return in_graphs(lambda given: _run(compiled, given, cuda, *gpus))
 
 
 def _played(node: Any, inputs: list[Any], recorded: bool) -> list[Any]:

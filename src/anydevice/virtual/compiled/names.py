@@ -66,6 +66,7 @@ INDUCTOR = {
     "CompiledGraph": "torch._inductor.output_code:CompiledFxGraph",
     "Box": "torch._inductor.utils:BoxedBool",
     "compiler": "torch._inductor.cpp_builder:get_cpp_compiler",
+    "wrap": "torch._higher_order_ops.wrap:",
     "functorch": "torch._functorch.config:",
     "guards": "torch._C._dynamo.guards:",
     "Folder": "torch._inductor.fx_passes.joint_graph:UniformValueConstantFolder",

@@ -266,6 +266,7 @@ void refuse_if_missing(const Signature& signature, const c10::OperatorHandle& op
     check_shapes(op, signature, arguments, type);
     refuse_dtype(*lack, type);
   }
+  signature.refusals->refuse_mixed(arguments);
   if (C10_UNLIKELY(at::globalContext().deterministicAlgorithms())) {
     signature.refusals->alert(arguments);
   }

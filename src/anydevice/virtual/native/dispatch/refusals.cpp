@@ -151,6 +151,20 @@ const WithoutKernel* Refusals::missing(const IValue* arguments, size_t count,
   return nullptr;
 }
 
+void Refusals::refuse_mixed(const IValue* arguments) const {
+  for (const auto& same : same_dtypes) {
+    const auto *tensor = tensor_in(arguments[same.argument]), *as = tensor_in(arguments[same.as]);
+    if (tensor == nullptr || as == nullptr || as->numel() == 0 ||
+        tensor->scalar_type() == as->scalar_type()) {
+      continue;
+    }
+    TORCH_CHECK(same.name.empty(), "Input type (", as->toString(), ") and ", same.name, " type (",
+                tensor->toString(), ") should be the same");
+    TORCH_CHECK(false, "expected scalar type ", as->scalar_type(), " but found ",
+                tensor->scalar_type());
+  }
+}
+
 void Refusals::alert(const IValue* arguments) const {
   for (const auto& alert : alerts) {
     if (applies(alert, arguments)) {
@@ -169,6 +183,10 @@ bool read_refusal(const std::string& line) {
     fields >> argument >> names;
     known_refusals()[op].without_kernel.push_back(
         lack_of(argument, kind != "no-kernel", names, rest_of(fields)));
+  } else if (kind == "same-dtype") {
+    SameDtype same{};
+    fields >> same.argument >> same.as >> same.name;
+    known_refusals()[op].same_dtypes.push_back(same);
   } else if (kind == "alert") {
     fields >> names;
     known_refusals()[op].alerts.push_back(alert_when(names, rest_of(fields)));

@@ -46,6 +46,13 @@ struct WithoutKernel {
   std::string text;  // PyTorch's, with % for the dtype; or one word, the name of the kernel
 };
 
+// A tensor that the kernel reads as if it had another argument's dtype.
+struct SameDtype {
+  int argument;
+  int as;
+  std::string name;  // where the text speaks of "Input type" and of this argument's
+};
+
 struct Alert {
   enum class When { always, floating, given, is };
 
@@ -57,12 +64,14 @@ struct Alert {
 
 struct Refusals {
   std::vector<WithoutKernel> without_kernel;
+  std::vector<SameDtype> same_dtypes;
   std::vector<Alert> alerts;
   Dtypes wider;  // computed in a wider dtype, as the host has no kernel for these
 
   // What the kernel would be missing: nullptr if it is there.
   const WithoutKernel* missing(const c10::IValue* arguments, size_t count,
                                c10::ScalarType& type) const;
+  void refuse_mixed(const c10::IValue* arguments) const;
   void alert(const c10::IValue* arguments) const;
 };
 
