@@ -164,6 +164,30 @@ print(json.dumps([strides, apart]))
 
 
 @pytest.mark.long
+def test_flex_attention_with_a_learned_bias_is_the_eager_one_in_few_ops() -> None:
+    apart, ops = run(
+        """
+from torch.nn.attention.flex_attention import flex_attention
+from torch.autograd.profiler import profile
+virtual.enable()
+bias = torch.randn(2, device="cuda", requires_grad=True)
+inputs = [torch.randn(2, 2, 64, 16, device="cuda").bfloat16() for _ in range(3)]
+def gradient(attention):
+    score = lambda s, b, h, q, k: s + bias[h] * (k - q)
+    total = attention(*inputs, score_mod=score).float().square().sum()
+    with profile() as profiled:
+        found = torch.autograd.grad(total, bias)[0]
+    return found, len(profiled.function_events)
+(compiled, ops), (eager, _) = gradient(torch.compile(flex_attention)), gradient(flex_attention)
+print(json.dumps([float(((compiled - eager) / eager).abs().max()), ops]))
+""",
+        **COMPILED,
+    )
+    assert apart < 0.02
+    assert ops < 2 * 2 * 64 * 64 / 10  # vmap runs no op for each score
+
+
+@pytest.mark.long
 def test_the_cuda_graphs_of_a_hollow_gpu_share_a_private_pool() -> None:
     """Results lie there, and copies of inputs that move."""
     pytest.importorskip("triton")

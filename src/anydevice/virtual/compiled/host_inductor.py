@@ -118,6 +118,7 @@ def _compiled(
     names = inductor_names()
     in_graphs = graph_trees.wrapper(module, options)
     if len(gpus) > 1 or _stays_on_the_card(module) or not _has_compiler():
+        _cast_by_kernels(module)
         return in_graphs(lambda given: module(*given))
     say_once(CPP)
     cuda = [is_cuda(value) for value in tree_leaves(_output(module).args[0], is_leaf=_is_value)]
@@ -176,6 +177,16 @@ def _stays_on_the_card(module: GraphModule) -> bool:
         for node in module.graph.nodes
         if node.op == "call_function" and not _is_python(node.target)
     ) or any(node.op == "call_module" or _is_on_a_stream(node) for node in module.graph.nodes)
+
+
+def _cast_by_kernels(module: GraphModule) -> None:
+    """For a graph that runs op by op: Inductor's op is Python, and vmap runs it for each number."""
+    slow, quick = torch.ops.prims.convert_element_type.default, torch.ops.aten._to_copy.default
+    for part in (each for each in module.modules() if isinstance(each, GraphModule)):
+        for node in part.graph.find_nodes(op="call_function", target=slow):
+            given, dtype = node.args
+            node.target, node.args, node.kwargs = quick, (given,), {"dtype": dtype}
+        part.recompile()
 
 
 def _is_on_a_stream(node: Node) -> bool:
