@@ -156,3 +156,35 @@ def asm_kernel(x, y, first, second, TEXT: tl.constexpr, BLOCK: tl.constexpr):
     )
     tl.store(first + at, a)
     tl.store(second + at, b)
+
+
+@triton.jit
+def small_integers_kernel(x, out, BLOCK: tl.constexpr):
+    value = tl.load(x + tl.arange(0, BLOCK))
+    tl.store(out, tl.sum(value, dtype=tl.int8))
+
+
+@triton.jit
+def extremes_kernel(x, values, places, BLOCK: tl.constexpr):
+    value = tl.load(x + tl.arange(0, BLOCK))
+    most, at_most = tl.max(value, 0, return_indices=True)
+    least, at_least = tl.min(value, 0, return_indices=True)
+    tl.store(values, most)
+    tl.store(values + 1, least)
+    tl.store(places, at_most)
+    tl.store(places + 1, at_least)
+
+
+@triton.jit
+def counting_kernel(out, most):
+    i = 0
+    while tl.condition(i < most, disable_licm=True):
+        i += 2
+    tl.store(out, i)
+
+
+@triton.jit
+def described_kernel(out, SIZE: tl.constexpr):
+    own: tl.constexpr = SIZE
+    tl.static_assert(own.type == SIZE.type)
+    tl.store(out, own.value + SIZE.value)

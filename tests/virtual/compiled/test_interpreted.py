@@ -150,3 +150,29 @@ def test_an_unknown_instruction_is_named_with_the_kernels_line(kernels: Any) -> 
     x = torch.ones(4, device="cuda", dtype=torch.int32)
     with pytest.raises(KernelError, match=r"more_kernels.py:\d+.* PTX instruction dp4a.s32.s32"):
         kernels.asm_kernel[(1,)](x, x, x, x, "dp4a.s32.s32 $0, $2, $3, $2;", BLOCK=4)
+
+
+def test_a_sum_of_small_integers_wraps_around(kernels: Any) -> None:
+    x = torch.full((32,), 7, device="cuda", dtype=torch.int8)
+    out = torch.zeros(1, device="cuda", dtype=torch.int8)
+    kernels.small_integers_kernel[(1,)](x, out, BLOCK=32)
+    assert out.item() == 7 * 32 - 256
+
+
+def test_a_maximum_and_its_place_skip_nans(kernels: Any) -> None:
+    x = torch.tensor([torch.nan, 6.0, 8.0, torch.nan], device="cuda")
+    values, places = torch.empty(2, device="cuda"), torch.empty(2, device="cuda", dtype=torch.int32)
+    kernels.extremes_kernel[(1,)](x, values, places, BLOCK=4)
+    assert (values.tolist(), places.tolist()) == ([8.0, 6.0], [2, 1])
+
+
+def test_a_loop_with_a_condition_ends(kernels: Any) -> None:
+    out = torch.zeros(1, device="cuda", dtype=torch.int32)
+    kernels.counting_kernel[(1,)](out, 5)
+    assert out.item() == 6
+
+
+def test_a_constant_has_its_value_and_its_type(kernels: Any) -> None:
+    out = torch.zeros(1, device="cuda", dtype=torch.int32)
+    kernels.described_kernel[(1,)](out, SIZE=21)
+    assert out.item() == 42

@@ -200,6 +200,7 @@ def _language(reach: Reach, options: Any) -> Iterator[None]:
             patch.object(names.module, "_interpreter", reach),
             patch.object(names.builder, "options", options),
             patch.object(tl.tensor, "__index__", _index),
+            patch.object(tl.condition, "__bool__", _holds, create=True),
         ):
             yield
     finally:
@@ -211,6 +212,11 @@ def _language(reach: Reach, options: Any) -> Iterator[None]:
 def _index(number: Any) -> int:
     """Triton 3.6's own takes an array of one for a number, which numpy refuses."""
     return int(number.handle.data.item())
+
+
+def _holds(loop: Any) -> bool:
+    """Whether `while tl.condition(...)` goes on."""
+    return bool(loop.condition)
 
 
 def _as_method(kernel: Any) -> Callable[..., Any]:
@@ -229,7 +235,10 @@ class _Rewriter(ast.NodeTransformer):
 
     def __init__(self, scope: dict[str, Any]) -> None:
         self.scope = scope
-        self.names: dict[str, Any] = {"_as_tensor": interpreter_names().semantic.to_tensor}
+        self.names: dict[str, Any] = {
+            "_as_tensor": interpreter_names().semantic.to_tensor,
+            "_with_type": _with_type,
+        }
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
         self.generic_visit(node)
@@ -255,9 +264,12 @@ class _Rewriter(ast.NodeTransformer):
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         value = self._named(node)
         replaced = self._replaced(node, value)
-        if replaced is node:
-            self.generic_visit(node)
-        return replaced
+        if replaced is not node:
+            return replaced
+        self.generic_visit(node)
+        if node.attr in ("value", "type") and isinstance(node.value, ast.Name):
+            node.value = ast.Call(ast.Name("_with_type", ast.Load()), [node.value], [])
+        return node
 
     def _named(self, node: ast.expr) -> Any:
         """What `tl.extra.cuda.smid` names: a global, or something in a module."""
@@ -284,6 +296,12 @@ PLACES: tuple[tuple[Any, Callable[[object], bool]], ...] = (
     (libdevice, libdevice.is_libdevice),
     (card_functions, card_functions.is_of_the_card),
 )
+
+
+def _with_type(value: Any) -> Any:
+    """A constant has a type and a value in a kernel: `BLOCK.value`; here it is the value alone."""
+    plain = isinstance(value, bool | int | float | str | tuple) or value is None
+    return libdevice.import_language().constexpr(value) if plain else value
 
 
 def _counts(iterated: ast.expr) -> bool:

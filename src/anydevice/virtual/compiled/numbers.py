@@ -94,13 +94,14 @@ def _in_float32(compute: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _along_an_axis(compute: Callable[..., Any]) -> Callable[..., Any]:
-    """A sum, a maximum: of bfloat16 in float32, rounded once; of single bits with one bit."""
+    """A sum, a maximum: of bfloat16 in float32, rounded once; sums of integers keep their bits."""
 
     def computed(self: Any, given: Any, *rest: Any, **named: Any) -> Any:
         tl = _language()
-        if given.dtype == tl.int1 and "sum" in compute.__name__:
-            wide = compute(self, _of_kind(given, given.handle.data.astype(np.int32), tl.int32))
-            return _each(wide, lambda bits: (bits & 1).astype(bool), tl.int1)
+        named = {name: SKIPPING_NANS.get(each, each) for name, each in named.items()}
+        if compute.__name__ != "min_max" and not given.dtype.is_floating():
+            wide = compute(self, _of_kind(given, given.handle.data.astype(np.int64), tl.int64))
+            return _each(wide, lambda sums: _narrowed(sums, given), given.dtype)
         if not _is_bfloat16(given.handle):
             return compute(self, given, *rest, **named)
         wide = compute(
@@ -109,6 +110,38 @@ def _along_an_axis(compute: Callable[..., Any]) -> Callable[..., Any]:
         return _each(wide, rounded, tl.bfloat16)
 
     return computed
+
+
+def _narrowed(sums: Any, given: Any) -> Any:
+    """What a card's registers keep of them."""
+    return (
+        (sums & 1).astype(bool) if given.dtype.is_int1() else sums.astype(given.handle.data.dtype)
+    )
+
+
+def _extreme(most: Any) -> Callable[..., Any]:
+    return lambda data, axis, keepdims: most.reduce(data, axis=axis, keepdims=keepdims)
+
+
+def _place(most: Callable[..., Any], instead: float) -> Callable[..., Any]:
+    def place(data: Any, axis: Any, keepdims: bool) -> Any:
+        known = np.where(np.isnan(data), instead, data) if data.dtype.kind == "f" else data
+        return most(known, axis=axis, keepdims=keepdims)
+
+    return place
+
+
+# A maximum and its place, as a card finds them: a NaN is less than each number, or more.
+SKIPPING_NANS: dict[Callable[..., Any], Callable[..., Any]] = {
+    np.max: _extreme(np.fmax),
+    np.nanmax: _extreme(np.fmax),
+    np.argmax: _place(np.argmax, -np.inf),
+    np.nanargmax: _place(np.argmax, -np.inf),
+    np.min: _extreme(np.fmin),
+    np.nanmin: _extreme(np.fmin),
+    np.argmin: _place(np.argmin, np.inf),
+    np.nanargmin: _place(np.argmin, np.inf),
+}
 
 
 def _each(results: Any, change: Callable[..., Any], kind: Any) -> Any:
