@@ -161,3 +161,34 @@ def far_rows_kernel(x, total, rows, width, BLOCK: tl.constexpr):
     for row in range(rows):
         summed += tl.load(x + row.to(tl.int64) * width + at)
     tl.store(total + at, summed)
+
+
+@triton.jit
+def asserts(x):
+    tl.device_assert(tl.load(x) < 1, "the number is less than one")
+
+
+@triton.jit
+def breaks(x):
+    for i in range(4):
+        if i == 2:
+            break
+        tl.store(x + i, 1.0)
+
+
+@triton.jit
+def changes_its_type(x, n):
+    total = 0
+    for _ in range(n):
+        total = total + 1.5
+    tl.store(x, total)
+
+
+@triton.jit
+def small_product(x, K: tl.constexpr):
+    a = tl.full((16, K), 1, tl.float16)
+    tl.store(x, tl.max(tl.dot(a, tl.trans(a))))
+
+
+def tuned(configs):
+    return triton.autotune(configs, key=[])(small_product)

@@ -188,3 +188,23 @@ def described_kernel(out, SIZE: tl.constexpr):
     own: tl.constexpr = SIZE
     tl.static_assert(own.type == SIZE.type)
     tl.store(out, own.value + SIZE.value)
+
+
+gather = tl.gather
+loaded = tl.load
+
+
+@triton.jit
+def by_other_names_kernel(x, places, out, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(out + at, gather(loaded(x + at), tl.load(places + at), 0))
+
+
+@triton.jit
+def masked_rows_kernel(x, out, rows, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    for row in range(8):
+        inside = (at < WIDTH) & (row < rows)
+        tl.store(out + at, tl.load(x + at, mask=inside), mask=inside)
+        x += WIDTH
+        out += WIDTH

@@ -176,3 +176,17 @@ def test_a_constant_has_its_value_and_its_type(kernels: Any) -> None:
     out = torch.zeros(1, device="cuda", dtype=torch.int32)
     kernels.described_kernel[(1,)](out, SIZE=21)
     assert out.item() == 42
+
+
+def test_functions_of_the_language_may_have_other_names(kernels: Any) -> None:
+    x, places = numbers(16), torch.randperm(16, device="cuda").int()
+    out = torch.empty_like(x)
+    kernels.by_other_names_kernel[(1,)](x, places, out, BLOCK=16)
+    assert_close(out, x[places.long()])
+
+
+def test_a_scalar_masks_a_whole_row(kernels: Any) -> None:
+    x = numbers(5, 12)
+    out = torch.empty_like(x)
+    kernels.masked_rows_kernel[(1,)](x, out, 5, WIDTH=12, BLOCK=16)
+    assert_close(out, x)

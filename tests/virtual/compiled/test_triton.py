@@ -15,6 +15,7 @@ from anydevice.virtual.compiled.reach import OutOfBoundsError, Reach
 from tests.virtual.own_process import run
 
 triton = pytest.importorskip("triton")
+OutOfResources = triton.runtime.OutOfResources
 TRITON = tuple(map(int, triton.__version__.split(".")[:2]))
 pytestmark = pytest.mark.usefixtures("seeded")
 
@@ -135,8 +136,8 @@ def test_an_access_outside_of_the_tensors_names_the_kernels_line(kernels: Any) -
 
 def test_an_error_in_a_kernel_names_its_line(kernels: Any) -> None:
     x = torch.ones(48, device="cuda")
-    with pytest.raises(KernelError, match=r"add_kernel at kernels.py:\d+, in program \(0, 0, 0\)"):
-        kernels.add_kernel[(1,)](x, x, object(), 48, BLOCK=64)
+    with pytest.raises(KernelError, match=r"asserts at kernels.py:\d+, in program \(0, 0, 0\)"):
+        kernels.asserts[(1,)](x, debug=True)
 
 
 def test_what_the_compiler_refuses_is_its_own_error(kernels: Any) -> None:
@@ -144,6 +145,30 @@ def test_what_the_compiler_refuses_is_its_own_error(kernels: Any) -> None:
     with pytest.raises(triton.CompilationError, match="arange's range must be") as refused:
         kernels.add_kernel[(1,)](x, x, x, 48, BLOCK=48)
     assert "add_kernel at kernels.py:" in refused.value.__notes__[0]
+
+
+def test_what_python_knows_and_tritons_language_does_not_is_refused(kernels: Any) -> None:
+    x = torch.zeros(4, device="cuda")
+    with pytest.raises(triton.CompilationError, match="unsupported AST node type: Break"):
+        kernels.breaks[(1,)](x)
+    with pytest.raises(triton.CompilationError, match="re-assigned to fp32 in loop"):
+        kernels.changes_its_type[(1,)](x, 3)
+    with pytest.raises(triton.CompilationError, match="K >= 16"):
+        kernels.small_product[(1,)](x, K=8)
+    with pytest.raises(TypeError, match="failed to specialize argument of type: object"):
+        kernels.asserts[(1,)](object())
+    with pytest.raises(OutOfResources, match="threads, Required: 2048, Hardware limit: 1024"):
+        kernels.asserts[(1,)](x, num_warps=64)
+    with pytest.raises(AssertionError, match="num_warps must be a power of 2"):
+        kernels.asserts[(1,)](x, num_warps=3)
+    assert x.tolist() == [0.0] * 4
+
+
+def test_a_configuration_that_the_card_lacks_room_for_is_not_taken(kernels: Any) -> None:
+    x = torch.zeros(1, device="cuda")
+    tried = [triton.Config({"K": 16}, num_warps=w) for w in (64, 8, 4)]
+    kernels.tuned(tried)[(1,)](x)
+    assert x.item() == 16
 
 
 def test_a_launch_gives_back_the_kernel_as_compiled_for_the_card(kernels: Any) -> None:

@@ -72,6 +72,12 @@ def _registers_in(attributes: bytes) -> int:
     return 0
 
 
+def current() -> int:
+    """The GPU that Triton's driver names."""
+    device: int = triton_names().driver.active.get_current_device()
+    return device
+
+
 def check_launch(grid: tuple[int, ...], arguments: Iterable[Any]) -> None:
     """What CUDA refuses to launch: a tensor of the host, too many programs."""
     for at, each in enumerate(arguments):

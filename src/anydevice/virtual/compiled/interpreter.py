@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from dataclasses import fields
 from functools import cache
 from itertools import takewhile
 from math import prod
+from operator import index
 from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -45,7 +47,7 @@ def launch(kernel: Any, arguments: tuple[Any, ...], named: dict[str, Any], grid:
     numbers.prepare()
     ptx.prepare()
     bound = _bound(kernel, arguments, named)
-    sizes = tuple(grid(bound) if callable(grid) else grid)[:3]
+    sizes = tuple(map(index, grid(bound) if callable(grid) else grid))[:3]
     sizes += (1,) * (3 - len(sizes))
     driver.check_launch(sizes, bound.values())
     reach = Reach(
@@ -57,7 +59,7 @@ def launch(kernel: Any, arguments: tuple[Any, ...], named: dict[str, Any], grid:
     with _language(reach, options), combined_by_slices(), np.errstate(all="ignore"):
         constant = {p.name for p in kernel.params if p.is_constexpr}
         given = {name: _given(each, name in constant) for name, each in bound.items()}
-        _run_all(kernel, given, tuple(map(int, sizes)), reach)
+        _run_all(kernel, given, sizes, reach)
     if reach.conflict[0]:
         say_once(
             f"{kernel.__name__} ({_place(kernel)}): two of its programs store different values at "
@@ -137,6 +139,11 @@ def _line(kernel: Any, error: Exception) -> str:
 
 def _place(kernel: Any) -> str:
     return line_text(kernel.fn.__code__.co_filename, _line_of(kernel))
+
+
+def line_in(kernel: Any, line: int) -> str:
+    """A line of its source, from 1 on, in its file."""
+    return line_text(kernel.fn.__code__.co_filename, int(kernel.starting_line_number) + line - 1)
 
 
 def _line_of(kernel: Any) -> int:
@@ -259,7 +266,11 @@ class _Rewriter(ast.NodeTransformer):
         return node
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
-        return self._replaced(node, self.scope.get(node.id))
+        value = self.scope.get(node.id)
+        if isinstance(node.ctx, ast.Load) and triton_names().core.is_builtin(value):
+            self.names[f"_tl_{node.id}"] = _patched(value)
+            return ast.copy_location(ast.Name(f"_tl_{node.id}", ast.Load()), node)
+        return self._replaced(node, value)
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         value = self._named(node)
@@ -296,6 +307,12 @@ PLACES: tuple[tuple[Any, Callable[[object], bool]], ...] = (
     (libdevice, libdevice.is_libdevice),
     (card_functions, card_functions.is_of_the_card),
 )
+
+
+def _patched(function: Any) -> Callable[..., Any]:
+    """Triton's `gather = tl.gather` as it is while a kernel runs."""
+    home, name = sys.modules[function.__module__], function.__name__
+    return lambda *given, **named: getattr(home, name)(*given, **named)
 
 
 def _with_type(value: Any) -> Any:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cached_property, wraps
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
 from math import inf
 from typing import Any
-from unittest.mock import patch
 
 from anydevice.notices import say_once
 from anydevice.virtual import machine
-from anydevice.virtual.compiled import driver, hollow_triton, starting
+from anydevice.virtual.compiled import driver, front_end, hollow_triton, starting
 from anydevice.virtual.compiled.launches import unheard
 from anydevice.virtual.compiled.names import MissingNameError, triton_names
 
@@ -19,10 +20,10 @@ from anydevice.virtual.compiled.names import MissingNameError, triton_names
 # arguments to the driver's launcher. Only the launch needs a card: so a driver is put in place that
 # knows the virtual GPU (driver.py).
 #
-# On GPUs with values, JITFunction.run does not compile: it interprets (interpreter.py), and gives
-# back a kernel that is compiled once something is asked of it (`Interpreted`). A kernel that was
-# compiled nevertheless (`warmup`) is interpreted by the launcher. What fails is compiled, too: if
-# the compiler refuses the kernel, its error is the one that a card's user gets.
+# On GPUs with values, JITFunction.run has the compiler read the kernel (front_end.py), whose errors
+# are those that a card's user gets, interprets it (interpreter.py), and gives back a kernel that is
+# compiled once something is asked of it (`Interpreted`). A kernel that was compiled (`warmup`) is
+# interpreted by the launcher.
 #
 # On hollow GPUs it is compiled for the card, so that what it asks of a multiprocessor is known, and
 # the launcher reports it (hollow_triton.py).
@@ -31,6 +32,25 @@ FIRST = (
     "triton.autotune takes the first configuration that the card has room for: on virtual GPUs "
     "there is nothing to time."
 )
+
+
+@dataclass
+class _State:
+    """What Triton does just now."""
+
+    tuning: bool = False  # a configuration is tried: its kernel is read, and not run
+
+
+_state = _State()
+
+
+@contextmanager
+def _tuning() -> Iterator[None]:
+    before, _state.tuning = _state.tuning, True
+    try:
+        yield
+    finally:
+        _state.tuning = before
 
 
 def attributes() -> Iterator[tuple[Any, str, Any]]:
@@ -58,48 +78,25 @@ def _run(compile_and_launch: Callable[..., Any]) -> Callable[..., Any]:
         for hook in self.pre_run_hooks:
             hook(*arguments, **named)
 
-        def compiled() -> Any:
-            with patch.object(self, "pre_run_hooks", []):
-                return compile_and_launch(self, *arguments, grid=grid, warmup=True, **named)
-
-        try:
+        with front_end.read_only(self):
+            kernel = _noted(self, compile_and_launch, arguments, {"grid": grid, **named})
+        if not _state.tuning:
             _interpreter().launch(self, arguments, named, grid)
-        except _interpreter().KernelError as error:
-            _refused(compiled, error)
-            raise
-        return Interpreted(compiled)
+        return kernel
 
     return run
 
 
-def _refused(compile_it: Callable[[], Any], error: Exception) -> None:
-    """Raises the compiler's own error, if it has one, with the kernel's line."""
+def _noted(
+    kernel: Any, read: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]
+) -> Any:
+    """Has the kernel read; an error of the compiler names its line in the file, too."""
     try:
-        compile_it()
+        return read(kernel, *arguments, warmup=True, **named)
     except triton_names().CompilationError as refused:
-        refused.add_note(str(error))
-        raise refused from error
-    except Exception:
-        return
-
-
-class Interpreted:
-    """What a launch gives back: its kernel as compiled for the card, once something is asked."""
-
-    def __init__(self, compile_it: Callable[[], Any]) -> None:
-        self._compile_it = compile_it
-
-    @cached_property
-    def _kernel(self) -> Any:
-        kernel = self._compile_it()
-        kernel._init_handles()
-        return kernel
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._kernel, name)
-
-    def __getitem__(self, grid: Any) -> Any:
-        return self._kernel[grid]
+        line = getattr(refused.node, "lineno", 1)
+        refused.add_note(f"{kernel.__name__} at {_interpreter().line_in(kernel, line)}")
+        raise
 
 
 def _called(self: Any, *arguments: Any, **named: Any) -> Any:
@@ -121,13 +118,9 @@ def _first_that_fits(bench: Callable[..., Any]) -> Callable[..., Any]:
         say_once(FIRST)
         if isinstance(self.nargs, Found):
             return [inf] * 3
-        here = machine.enabled()
-        if not here or not here.hollow:
-            times: Any = [1.0] * 3
-        else:
-            vars(self)["do_bench"] = _once
-            with unheard():
-                times = bench(self, *arguments, config=config, **named)
+        vars(self)["do_bench"] = _once
+        with unheard(), _tuning():
+            times = bench(self, *arguments, config=config, **named)
         if times[0] != inf:
             self.nargs = Found(self.nargs)
         return times

@@ -107,7 +107,7 @@ class Reach:
 
     def _within(self, does: str, addresses: Any, mask: Any, size: int) -> Given | None:
         """The tensor that all addresses are in; an error if one is in none."""
-        used = addresses[np.broadcast_to(mask, addresses.shape)]
+        used = addresses[_where(mask, addresses)]
         if not used.size:
             return None
         low, high = int(used.min()), int(used.max()) + size
@@ -173,7 +173,7 @@ class Reach:
     def _note(self, given: Given, addresses: Any, values: Any, mask: Any) -> None:
         """Notes who wrote; finds a second program that writes something else."""
         size = values.dtype.itemsize
-        mask = np.broadcast_to(mask, addresses.shape)
+        mask = _where(mask, addresses)
         places = (addresses[mask] - np.uint64(given.start)).astype(np.int64)
         written = self._written.get(given.start)
         if written is None:
@@ -187,3 +187,8 @@ class Reach:
             if size and (old.view(f"u{size}") != new.view(f"u{size}")).any():
                 self.conflict = given.name, ""
         written[places] = self.program
+
+
+def _where(mask: Any, addresses: Any) -> Any:
+    """A mask of single bits may come as integers, which numpy takes for places."""
+    return np.broadcast_to(mask, addresses.shape).astype(bool)
