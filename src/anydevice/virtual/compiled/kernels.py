@@ -73,6 +73,7 @@ def _run(compile_and_launch: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(compile_and_launch)
     def run(self: Any, *arguments: Any, grid: Any, warmup: bool, **named: Any) -> Any:
         here = machine.enabled()
+        _forget_another_card(self)
         if warmup or not here or here.hollow:
             return compile_and_launch(self, *arguments, grid=grid, warmup=warmup, **named)
         for hook in self.pre_run_hooks:
@@ -85,6 +86,15 @@ def _run(compile_and_launch: Callable[..., Any]) -> Callable[..., Any]:
         return kernel
 
     return run
+
+
+def _forget_another_card(kernel: Any) -> None:
+    """Triton keeps a GPU's kernels by its number, which another machine's GPU may have had."""
+    device, active = driver.current(), triton_names().driver.active
+    if device in kernel.device_caches and isinstance(active, driver.Driver):
+        _, _, target, *_ = kernel.device_caches[device]
+        if target != active.get_current_target():
+            del kernel.device_caches[device]
 
 
 def _noted(
