@@ -15,8 +15,8 @@ from anydevice.virtual.compiled.names import triton_names
 # Python knows more than Triton's language: `break`, a variable that changes its type in a loop, a
 # global variable. A kernel with those can be interpreted, and fails on a card. So JITFunction.run
 # compiles a kernel as ever when it meets new types of arguments, but to Triton's first
-# representation alone, which takes some hundredths of a second and finds these errors. The rest
-# (LLVM, PTX, the binary) follows once something is asked of the kernel.
+# representation alone, which takes some hundredths of a second and finds these errors. Everything
+# else (LLVM, PTX, the binary) follows once something is asked of the kernel.
 
 
 class Interpreted:

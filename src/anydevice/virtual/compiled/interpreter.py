@@ -222,7 +222,7 @@ def _index(number: Any) -> int:
 
 
 def _holds(loop: Any) -> bool:
-    """Whether `while tl.condition(...)` goes on."""
+    """Whether `while tl.condition(...)` runs its body again."""
     return bool(loop.condition)
 
 
