@@ -51,7 +51,9 @@ def test_packed_sequences(kind):
         output, state = network(packed)
         return pad_packed_sequence(output, batch_first=True)[0], state
 
-    same(program, kind(5, 7, 2, bidirectional=True, batch_first=True), numbers(3, 4, 5))
+    network = kind(5, 7, 2, bidirectional=True, batch_first=True)
+    # Some processors sum a product of few rows in another order than one of many.
+    same(program, network, numbers(3, 4, 5), within=ROUNDING, outputs_within=ROUNDING)
 
 
 @pytest.mark.parametrize("kind", KINDS)
