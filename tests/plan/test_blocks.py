@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import anydevice as ad
 from anydevice.plan.answer import Verdict
 from anydevice.plan.hollow.blocks import (
     BACKWARD,
@@ -232,3 +233,21 @@ def test_losses_that_cuda_computes_for_each_element_keep_the_elements(
 
     left, during = isolated(run)
     assert (left, during) == (kept or 512, more)
+
+
+@pytest.mark.parametrize("hollow", [False, True])
+def test_what_is_left_of_earlier_gpus_is_not_the_programs(hollow: bool) -> None:
+    def train() -> None:
+        network = nn.Linear(512, 512).cuda()
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        for _ in range(3):
+            network(torch.ones(64, 512, device="cuda")).sum().backward()
+            optimizer.step()
+
+    alone = isolated(lambda: hollow_run(train, "t4"))
+    with ad.virtual_gpus(1, "t4", hollow=hollow):
+        left = torch.ones(3_000_000, device="cuda")
+    beside = isolated(lambda: hollow_run(train, "t4"))
+    assert left.nbytes > alone.tensors
+    assert (beside.allocated, beside.requested) == (alone.allocated, alone.requested)
+    assert beside.tensors == alone.tensors

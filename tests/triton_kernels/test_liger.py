@@ -1,7 +1,6 @@
 """Liger-Kernel's layers against PyTorch's own, forward and backward."""
 
-from collections.abc import Callable, Iterator
-from importlib import import_module
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,24 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.testing import assert_close
 
-import anydevice as ad
+from tests.triton_kernels.cases import Case, gpu, numbers, op
 
 pytest.importorskip("liger_kernel")
-Case = tuple[Callable[..., Any], Callable[..., Any], list[Tensor]]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def gpu() -> Iterator[None]:
-    with ad.virtual_gpus():
-        yield
-
-
-def numbers(*sizes: int) -> Tensor:
-    return torch.randn(*sizes, device="cuda")
-
-
-def op(module: str, name: str) -> Any:
-    return getattr(import_module(f"liger_kernel.ops.{module}"), f"Liger{name}Function").apply
+__all__ = ["gpu"]
 
 
 def rms_norm() -> Case:

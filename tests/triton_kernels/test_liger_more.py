@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from anydevice.virtual.compiled import interpreter
-from tests.triton_kernels.test_liger import Case, gpu, numbers, op
+from tests.triton_kernels.cases import Case, gpu, numbers, op
 
 pytest.importorskip("liger_kernel")
 __all__ = ["gpu"]

@@ -37,7 +37,7 @@ from anydevice.plan.time.work import Exchange, Work
 from anydevice.text import size_text
 from anydevice.virtual import core
 from anydevice.virtual.compiled.tracing import Traced
-from anydevice.virtual.machine import virtual_gpus
+from anydevice.virtual.machine import enabled, virtual_gpus
 
 AMPLE = 1 << 50
 MOST_ROUNDING = 0.05  # of what is allocated
@@ -225,9 +225,12 @@ class _Running:
 
     def on(self, memory: int) -> HollowRun:
         """Runs on a card with this memory; OutOfMemoryError if that is ever too little."""
+        first = enabled() is None
         with virtual_gpus(self.gpus, self.card.kind, hollow=True):
-            for device in range(self.gpus):
-                core.library().anydevice_memory_set_capacity(device, memory, self.context.value)
+            left = [_left_behind(device) if first else {} for device in range(self.gpus)]
+            for device, other in enumerate(left):
+                room = memory + other.get(RESERVED, 0)
+                core.library().anydevice_memory_set_capacity(device, room, self.context.value)
             watch = StepWatch(
                 self.card,
                 self.steps,
@@ -238,7 +241,7 @@ class _Running:
             )
             with preferred(self.sdpa), self._as_on_the_card():
                 notes = self._run(watch)
-            stats = [torch.cuda.memory_stats(device) for device in range(self.gpus)]
+            stats = [_peaks(device, other) for device, other in enumerate(left)]
             if not any(one.get(ALLOCATED) for one in stats):
                 raise all_on_the_host(self.name)
             if _refusals(self.gpus) > watch.workspaces.refused:
@@ -386,6 +389,33 @@ def _listed(lines: Iterable[str]) -> str:
     """`train.py:10 and train.py:12`."""
     *most, last = lines
     return f"{', '.join(most)} and {last}" if most else last
+
+
+def _left_behind(device: int) -> dict[str, int]:
+    """What tensors take that this process has left of earlier GPUs: they are not the program's.
+
+    torch.cuda reports nothing before the program has initialized it.
+    """
+    if not _present(device)[ALLOCATED]:
+        return {}
+    gc.collect()
+    torch._C._cuda_emptyCache()
+    torch._C._cuda_resetPeakMemoryStats(device)
+    return _present(device)
+
+
+def _present(device: int) -> dict[str, int]:
+    """What is taken now, under the names of the peaks."""
+    stats: Any = torch._C._cuda_memoryStats(device)
+    keys = (ALLOCATED, RESERVED, REQUESTED)
+    return {key: stats[key.partition(".")[0]]["all"]["current"] for key in keys}
+
+
+def _peaks(device: int, left: dict[str, int]) -> dict[str, int]:
+    """The peaks of a device without what was left behind; nothing if it was not used."""
+    stats = torch.cuda.memory_stats(device)
+    keys = [key for key in (ALLOCATED, RESERVED, REQUESTED) if key in stats]
+    return {key: stats[key] - left.get(key, 0) for key in keys}
 
 
 def check_rounding(run: HollowRun) -> None:
