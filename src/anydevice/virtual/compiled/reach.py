@@ -78,11 +78,13 @@ class Reach:
 
     def load(self, addresses: Any, mask: Any, other: Any, dtype: Any) -> Any:
         """Loads where the mask is true."""
+        mask = _where(mask, addresses)
         self._within("loads", addresses, mask, np.dtype(dtype).itemsize)
         return self._native.load(addresses, mask, other, dtype)
 
     def store(self, addresses: Any, values: Any, mask: Any) -> Any:
         """Stores where the mask is true."""
+        mask = _where(mask, addresses)
         given = self._within("stores", addresses, mask, values.dtype.itemsize)
         if given and self.several and not self._atomic and not self.conflict[0]:
             self._note(given, addresses, values, mask)
@@ -94,6 +96,7 @@ class Reach:
 
     def atomic_rmw(self, op: Any, addresses: Any, values: Any, mask: Any, order: Any) -> Any:
         """An atomic operation where the mask is true."""
+        mask = _where(mask, addresses)
         self.note_atomic()
         self._within("changes", addresses, mask, values.dtype.itemsize)
         return self._native.atomic_rmw(op, addresses, values, mask, order)
@@ -107,7 +110,7 @@ class Reach:
 
     def _within(self, does: str, addresses: Any, mask: Any, size: int) -> Given | None:
         """The tensor that all addresses are in; an error if one is in none."""
-        used = addresses[_where(mask, addresses)]
+        used = addresses[mask]
         if not used.size:
             return None
         low, high = int(used.min()), int(used.max()) + size
@@ -173,7 +176,6 @@ class Reach:
     def _note(self, given: Given, addresses: Any, values: Any, mask: Any) -> None:
         """Notes who wrote; finds a second program that writes something else."""
         size = values.dtype.itemsize
-        mask = _where(mask, addresses)
         places = (addresses[mask] - np.uint64(given.start)).astype(np.int64)
         written = self._written.get(given.start)
         if written is None:
@@ -190,5 +192,5 @@ class Reach:
 
 
 def _where(mask: Any, addresses: Any) -> Any:
-    """A mask of single bits may come as integers, which numpy takes for places."""
+    """The mask of each address: single bits may come as integers, which numpy takes for places."""
     return np.broadcast_to(mask, addresses.shape).astype(bool)
